@@ -1,0 +1,77 @@
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""To whom a process belongs: container, systemd unit, user, command.
+
+PRIVATE to this collection. Reads only C(/proc), so it needs no rights beyond those to read it.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from dataclasses import dataclass
+
+# Docker names the cgroup of a container after its 64 digit id: /docker/ID with the cgroupfs driver,
+# /system.slice/docker-ID.scope with the systemd driver (moby, daemon/daemon_unix.go).
+_CONTAINER_CGROUP = re.compile(r"(?:/docker[/-]|/docker/buildkit/)([0-9a-f]{64})")
+_UNIT_CGROUP = re.compile(r"/([^/]+\.(?:service|scope))(?:/|$)")
+# Scopes that systemd makes for each container or session say nothing about an owner.
+_SCOPES_WITHOUT_OWNER = re.compile(r"^(docker-[0-9a-f]{64}|session-\S+|init)\.scope$")
+
+
+@dataclass(frozen=True)
+class ProcessOwner:
+    """container_id: 64 hex digits or empty; systemd_unit: C(name.service) or empty; user: login name or the number."""
+
+    pid: int
+    command: str
+    container_id: str
+    systemd_unit: str
+    user: str
+    parent_pid: int
+
+
+def parse_cgroup(text: str) -> tuple[str, str]:
+    """(container id, systemd unit) from the text of C(/proc/PID/cgroup); empty strings where there is none."""
+    container, unit = "", ""
+    for line in text.splitlines():
+        path = line.split(":", 2)[-1]
+        found = _CONTAINER_CGROUP.search(path)
+        if found:
+            container = found.group(1)
+        for name in _UNIT_CGROUP.findall(path):
+            if not _SCOPES_WITHOUT_OWNER.match(name):
+                unit = name
+    return container, "" if container and unit in ("docker.service", "containerd.service") else unit
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as handle:
+            return handle.read()
+    except OSError:
+        return ""
+
+
+def process_owner(pid: int, proc_root: str = "/proc") -> ProcessOwner | None:
+    """Who owns process C(pid); None when it does not exist (any more)."""
+    folder = f"{proc_root}/{pid}"
+    status = _read(f"{folder}/status")
+    if not status:
+        return None
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    uid = int(fields.get("Uid", "0").split()[0])
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = str(uid)
+    command = _read(f"{folder}/cmdline").replace("\0", " ").strip() or fields.get("Name", "").strip()
+    container, unit = parse_cgroup(_read(f"{folder}/cgroup"))
+    return ProcessOwner(pid, command, container, unit, user, int(fields.get("PPid", "0")))
+
+
+def running_pids(proc_root: str = "/proc") -> list[int]:
+    return sorted(int(name) for name in os.listdir(proc_root) if name.isdigit())
