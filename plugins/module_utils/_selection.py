@@ -1,0 +1,159 @@
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The user's lists spark_stop and spark_keep: what do they name, and who is on neither?
+
+PRIVATE to this collection.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, INFO, Finding
+from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import MANAGED_LABEL, MANAGED_UNITS
+
+STOP, KEEP, OURS, UNLISTED = "stop", "keep", "ours", "unlisted"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """One of the two lists. labels: C(key) or C(key=value); processes: the name of a command, compared whole."""
+
+    units: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    processes: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, lists: Mapping[str, Sequence[str]] | None) -> Selection:
+        given = lists or {}
+        units = tuple(name if "." in name else f"{name}.service" for name in given.get("units") or ())
+        return cls(
+            units,
+            tuple(given.get("containers") or ()),
+            tuple(given.get("images") or ()),
+            tuple(given.get("labels") or ()),
+            tuple(given.get("processes") or ()),
+        )
+
+    def names_container(self, name: str, image: str, labels: Mapping[str, str]) -> bool:
+        """Is a container named, by its name, its image (with or without the tag) or one of its labels?"""
+        if name in self.containers:
+            return True
+        if image and (image in self.images or image.rsplit(":", 1)[0] in self.images):
+            return True
+        for wanted in self.labels:
+            key, _separator, value = wanted.partition("=")
+            if key in labels and (not value or labels[key] == value):
+                return True
+        return False
+
+    def names_unit(self, unit: str) -> bool:
+        return bool(unit) and unit in self.units
+
+    def names_process(self, command: str) -> bool:
+        if not command:
+            return False
+        program = command.split()[0].rsplit("/", 1)[-1]
+        return program in self.processes or command in self.processes
+
+
+# The container that a unit runs in the foreground: systemctl show prints ExecStart={ path=... ; argv[]=docker run --name X ...}.
+_DOCKER_RUN_NAME = re.compile(r"\bdocker\s+run\b.*?\s--name[= ](\S+)")
+
+
+def container_of_unit(start_command: str) -> str:
+    """Name of the container that a unit's ExecStart runs with C(docker run --name), or an empty string."""
+    found = _DOCKER_RUN_NAME.search(start_command)
+    return found.group(1) if found else ""
+
+
+def classify(holder: Mapping[str, Any], stop: Selection, keep: Selection, unit_containers: Mapping[str, str]) -> str:
+    """Whose is a holder of memory or of a port: V(ours), V(keep), V(stop) or V(unlisted)?
+
+    holder: a holder of gpu_memory_check or a listener of host_survey. unit_containers: container name to the unit that runs it.
+    The keep-list wins: what is on it is never stopped, whatever else names it.
+    """
+    name = str(holder.get("container") or "")
+    labels = holder.get("labels") or {}
+    units = {str(holder.get("systemd_unit") or ""), unit_containers.get(name, "")} - {""}
+    command = str(holder.get("process") or "")
+    if MANAGED_LABEL in labels or units & set(MANAGED_UNITS):
+        return OURS
+    for selection, answer in ((keep, KEEP), (stop, STOP)):
+        if (name and selection.names_container(name, str(holder.get("image") or ""), labels)) or any(
+            selection.names_unit(unit) for unit in units
+        ):
+            return answer
+        if selection.names_process(command):
+            return answer
+    return UNLISTED
+
+
+def _identity(holder: Mapping[str, Any], unit_containers: Mapping[str, str]) -> tuple[str, str]:
+    """(kind, name) under which a user would put the holder on a list: its unit before its container before its command."""
+    container = str(holder.get("container") or "")
+    unit = unit_containers.get(container, "") or str(holder.get("systemd_unit") or "")
+    if unit:
+        return "units", unit
+    if container:
+        return "containers", container
+    return "processes", (str(holder.get("process") or "").split() or ["unknown"])[0].rsplit("/", 1)[-1]
+
+
+def _lines_to_paste(kind: str, name: str) -> str:
+    return f"spark_stop: {{{kind}: [{name}]}}   # to stop it\nspark_keep: {{{kind}: [{name}]}}   # to keep it"
+
+
+def unlisted_findings(
+    host: str,
+    holders: Sequence[Mapping[str, Any]],
+    listeners: Sequence[Mapping[str, Any]],
+    stop: Selection,
+    keep: Selection,
+    unit_containers: Mapping[str, str],
+    unlisted: str,
+) -> list[Finding]:
+    """Findings about holders of GPU memory and of needed ports, for one host.
+
+    unlisted: V(fail) or V(stop), the user's spark_unlisted_holders. A needed port that the keep-list protects is an error in
+    any case: both cannot have it.
+    """
+    findings = []
+    for what, entries in (("memory", holders), ("port", listeners)):
+        for entry in entries:
+            owner = classify(entry, stop, keep, unit_containers)
+            kind, name = _identity(entry, unit_containers)
+            held = (
+                f"{entry.get('used_gib', 0):.1f} GiB of GPU memory" if what == "memory" else f"port {entry.get('port')}"
+            )
+            who = f"{kind.rstrip('s')} {name}, pid {entry.get('pid')}, user {entry.get('user') or 'unknown'}"
+            if what == "port" and owner == KEEP:
+                findings.append(
+                    Finding(
+                        "HOLDER.PORT_KEPT",
+                        ERROR,
+                        host,
+                        f"{held} is needed, and is held by {who}, which is on the keep-list.",
+                        "Set spark_api_port to a free port, or take the holder off spark_keep.",
+                    )
+                )
+            elif owner == UNLISTED:
+                stoppable = unlisted == "stop" and kind != "processes" and not entry.get("graphics")
+                findings.append(
+                    Finding(
+                        f"HOLDER.{what.upper()}_UNLISTED",
+                        INFO if stoppable else ERROR,
+                        host,
+                        f"{held} is held by {who}, which is on neither list{'; it will be stopped' if stoppable else ''}.",
+                        "" if stoppable else _lines_to_paste(kind, name),
+                        str(entry.get("process") or ""),
+                    )
+                )
+    return findings

@@ -1,0 +1,121 @@
+#!/usr/bin/python
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_survey
+short_description: What a host is, what runs on it, who listens on a port
+version_added: 0.1.0
+description:
+  - Looks at Python, Docker, systemd, containers, units, listening ports and free disk in one call.
+  - Needs no library on the host. It is the first task of a deployment and so also the proof that the host can be reached and
+    that become works.
+author:
+  - dgxspark.serving contributors (@dgxspark)
+extends_documentation_fragment:
+  - dgxspark.serving.attributes
+  - dgxspark.serving.attributes.info_module
+  - dgxspark.serving.attributes.actiongroup_spark
+  - dgxspark.serving.findings
+options:
+  ports:
+    description: TCP ports whose listeners are wanted.
+    type: list
+    elements: int
+    default: []
+  paths:
+    description: Name to path. The file system that holds each path, or would hold it, is measured.
+    type: dict
+    default: {}
+  units:
+    description: Systemd units to look at. Those that do not exist are left out of the answer.
+    type: list
+    elements: str
+    default: []
+  library_folder:
+    description: Folder of the Python libraries that role P(dgxspark.serving.host_setup#role) brings.
+    type: path
+    default: /opt/dgxspark/python
+seealso:
+  - module: dgxspark.serving.gpu_memory_check
+  - module: dgxspark.serving.nccl_ib_check
+"""
+
+EXAMPLES = r"""
+- name: Who listens on port 8000, and how much room do images have?
+  dgxspark.serving.host_survey:
+    ports: [8000]
+  become: true
+  register: survey
+"""
+
+RETURN = r"""
+survey:
+  description: What was found.
+  returned: always
+  type: dict
+  contains:
+    architecture: {description: Machine as C(uname -m) prints it., type: str, returned: always, sample: aarch64}
+    hostname: {description: Name of the host., type: str, returned: always, sample: spark-1a32}
+    kernel: {description: Release of the kernel., type: str, returned: always, sample: 6.17.0-1032-nvidia}
+    python: {description: Version of the Python that ran the module., type: str, returned: always, sample: 3.12.3}
+    library_digest: {description: Digest of the libraries of role host_setup or empty., type: str, returned: always, sample: 3f6c1a}
+    docker:
+      description: Version, root folder, storage driver and runtimes of the engine. Empty when it does not answer.
+      type: dict
+      returned: always
+    containers: {description: All containers with id and start time., type: list, elements: dict, returned: always}
+    units: {description: The units asked for that exist., type: list, elements: dict, returned: always}
+    unit_containers:
+      description: Name of a container to the unit whose ExecStart runs it.
+      type: dict
+      returned: always
+      sample: {glm: vllm-cluster.service}
+    listeners: {description: Listeners on the ports asked for and whom they belong to., type: list, elements: dict, returned: always}
+    disks: {description: Free and total GiB by name., type: dict, returned: always}
+findings:
+  description: What is wrong, worst first.
+  returned: always
+  type: list
+  elements: dict
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.dgxspark.serving.plugins.module_utils._findings import (
+    as_dicts,
+    describe,
+    findings_argument_spec,
+    refused,
+)
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_python import HOST_LIBRARY_FOLDER
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_survey import survey_host
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "ports": {"type": "list", "elements": "int", "default": []},
+            "paths": {"type": "dict", "default": {}},
+            "units": {"type": "list", "elements": "str", "default": []},
+            "library_folder": {"type": "path", "default": HOST_LIBRARY_FOLDER},
+            **findings_argument_spec(),
+        },
+        supports_check_mode=True,
+    )
+    survey = survey_host(
+        "host", module.params["ports"], module.params["paths"], module.params["units"], module.params["library_folder"]
+    )
+    result: dict[str, Any] = {"changed": False, "survey": survey.facts, "findings": as_dicts(survey.findings)}
+    failing = refused(survey.findings, module.params["fail_on"])
+    if failing:
+        module.fail_json(msg=describe(failing), **result)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()
