@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
@@ -19,7 +20,7 @@ from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 if TYPE_CHECKING:
     from docker import APIClient
 
-# Where role host_setup unpacks the libraries: a folder of our own, because a Spark's Python is externally managed (PEP 668).
+# Where role host_setup unpacks the libraries: a folder of our own, as a Spark's Python is externally managed (PEP 668).
 HOST_LIBRARY_FOLDER = "/opt/dgxspark/python"
 
 if os.path.isdir(HOST_LIBRARY_FOLDER) and HOST_LIBRARY_FOLDER not in sys.path:
@@ -34,7 +35,7 @@ except ImportError:
     DOCKER_IMPORT_ERROR = traceback.format_exc()
 
 DEFAULT_DOCKER_HOST = "unix:///var/run/docker.sock"
-# An engine that does not answer a ping for so long is reported as hanging. Ours: 20 x the 3 s that a loaded engine took.
+# An engine that does not answer a ping for so long is reported as hanging. Ours: 20 x the 3 s of a loaded engine.
 ENGINE_TIMEOUT_SECONDS = 60
 
 
@@ -52,7 +53,8 @@ def require_docker_sdk(module: AnsibleModule) -> None:
         module.fail_json(
             msg=missing_required_lib(
                 "docker",
-                reason=f"to talk to the Docker Engine. Role dgxspark.serving.host_setup brings it to {HOST_LIBRARY_FOLDER}",
+                reason="to talk to the Docker Engine. "
+                f"Role dgxspark.serving.host_setup brings it to {HOST_LIBRARY_FOLDER}",
             ),
             exception=DOCKER_IMPORT_ERROR,
         )
@@ -74,6 +76,15 @@ def connect_engine(docker_host: str = DEFAULT_DOCKER_HOST) -> APIClient:
                 "Use become (ansible -b) or put the user into group docker."
             ) from error
         raise EngineUnavailable(
-            f"The Docker Engine at {docker_host} does not answer: {error}. Start it (systemctl start docker) or set docker_host."
+            f"The Docker Engine at {docker_host} does not answer: {error}. "
+            "Start it (systemctl start docker) or set docker_host."
         ) from error
     return client
+
+
+def look_up(inspect: Callable[[str], dict[str, Any]], name: str) -> dict[str, Any] | None:
+    """What C(inspect) of a client says about C(name); None when the engine has no such object."""
+    try:
+        return inspect(name)
+    except docker.errors.NotFound:
+        return None

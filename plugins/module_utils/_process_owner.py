@@ -14,12 +14,14 @@ import pwd
 import re
 from dataclasses import dataclass
 
-# Docker names the cgroup of a container after its 64 digit id: /docker/ID with the cgroupfs driver,
-# /system.slice/docker-ID.scope with the systemd driver (moby, daemon/daemon_unix.go).
-_CONTAINER_CGROUP = re.compile(r"(?:/docker[/-]|/docker/buildkit/)([0-9a-f]{64})")
-_UNIT_CGROUP = re.compile(r"/([^/]+\.(?:service|scope))(?:/|$)")
+# A container's cgroup is named after its 64 digit id: /docker/ID with the cgroupfs driver, with the systemd driver
+# /system.slice/docker-ID.scope (moby, daemon/daemon_unix.go); libpod-ID.scope and cri-containerd-ID.scope look alike.
+_CONTAINER_CGROUP = re.compile(r"/(?:[a-z-]+-)?([0-9a-f]{64})(?:\.scope)?(?=/|$)")
+_UNIT_CGROUP = re.compile(r"/([^/]+\.(?:service|scope))(?=/|$)")
 # Scopes that systemd makes for each container or session say nothing about an owner.
-_SCOPES_WITHOUT_OWNER = re.compile(r"^(docker-[0-9a-f]{64}|session-\S+|init)\.scope$")
+_SCOPES_WITHOUT_OWNER = re.compile(r"^(?:[a-z-]+-[0-9a-f]{64}|session-\S+|init)\.scope$")
+# What runs below it belongs to a login or to a user's own service manager: systemctl stop does not know its units.
+_USER_SLICE = "/user.slice/"
 
 
 @dataclass(frozen=True)
@@ -35,16 +37,20 @@ class ProcessOwner:
 
 
 def parse_cgroup(text: str) -> tuple[str, str]:
-    """(container id, systemd unit) from the text of C(/proc/PID/cgroup); empty strings where there is none."""
+    """(container id, system unit) from the text of C(/proc/PID/cgroup); empty strings where there is none."""
     container, unit = "", ""
     for line in text.splitlines():
         path = line.split(":", 2)[-1]
-        found = _CONTAINER_CGROUP.search(path)
+        found = _CONTAINER_CGROUP.findall(path)
         if found:
-            container = found.group(1)
+            # The innermost: a container can run in a container.
+            container = found[-1]
+        if _USER_SLICE in path:
+            continue
         for name in _UNIT_CGROUP.findall(path):
             if not _SCOPES_WITHOUT_OWNER.match(name):
-                unit = name
+                # The outermost: below it a service may have cgroups of its own.
+                unit = unit or name
     return container, "" if container and unit in ("docker.service", "containerd.service") else unit
 
 
@@ -70,6 +76,9 @@ def process_owner(pid: int, proc_root: str = "/proc") -> ProcessOwner | None:
         user = str(uid)
     command = _read(f"{folder}/cmdline").replace("\0", " ").strip() or fields.get("Name", "").strip()
     container, unit = parse_cgroup(_read(f"{folder}/cgroup"))
+    if container and container == parse_cgroup(_read(f"{proc_root}/1/cgroup"))[0]:
+        # This host is a container itself: its own id is no owner of what runs on it.
+        container = ""
     return ProcessOwner(pid, command, container, unit, user, int(fields.get("PPid", "0")))
 
 

@@ -1,0 +1,566 @@
+#!/usr/bin/python
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_memory_check
+short_description: Check whether a model finds room in GPU memory, and who holds it
+version_added: 0.1.0
+description:
+  - Reads the memory of the GPUs of a host, traces each process that holds some of it to its container, systemd unit and
+    user, and says whether what is asked for would fit.
+  - On a DGX Spark host and GPU share one memory. C(nvidia-smi) has no numbers for it, so the numbers come from
+    C(/proc/meminfo). The page cache counts as used for CUDA and for older versions of vLLM, and as available for newer ones.
+    The module reports both.
+  - Without rights to talk to the Docker Engine, holders in containers are reported with the id of the container only.
+  - On a GPU with memory of its own all sizes count per GPU.
+extends_documentation_fragment:
+  - dgxspark.serving.attributes
+  - dgxspark.serving.attributes.actiongroup_spark
+  - dgxspark.serving.findings
+attributes:
+  check_mode:
+    support: full
+    details:
+      - Only O(drop_caches=true) changes something. In check mode the page cache stays.
+  diff_mode:
+    support: none
+options:
+  required_gib:
+    description: Memory in GiB that must be available, beside O(reserve_gib).
+    type: float
+  reserve_gib:
+    description:
+      - Memory in GiB that must stay free for the system.
+      - RV(max_utilization) leaves it as well. A O(utilization) that is given is judged as the engine does, without it.
+    type: float
+    default: 0.0
+  utilization:
+    description:
+      - Check whether vLLM would start with this C(--gpu-memory-utilization).
+      - This share of the whole memory must be free, in the eyes of older versions of vLLM, too.
+    type: float
+  drop_caches:
+    description:
+      - Write dirty pages to disk and drop the page cache before looking. Needs C(root).
+      - No data is lost, but files are read from disk again.
+    type: bool
+    default: false
+  settle_seconds:
+    description:
+      - Wait at most so long for memory that is being released.
+      - With O(required_gib) or O(utilization) the wait ends as soon as they fit, otherwise as soon as the free memory does not
+        change any more.
+    type: float
+    default: 0.0
+  nvidia_smi:
+    description: The C(nvidia-smi) to ask, a path or a name that is looked up in E(PATH).
+    type: str
+    default: nvidia-smi
+  timeout:
+    description: Seconds to wait for an answer of C(nvidia-smi), which hangs when the driver does.
+    type: float
+    default: 30.0
+  proc_root:
+    description: Where the C(proc) file system of the host is.
+    type: path
+    default: /proc
+  docker_host:
+    description: Address of the Docker Engine that is asked for the names of containers.
+    type: str
+    default: unix:///var/run/docker.sock
+author:
+  - dgxspark.serving contributors (@dgxspark)
+seealso:
+  - module: dgxspark.serving.registry_probe
+  - module: dgxspark.serving.nccl_ib_check
+"""
+
+EXAMPLES = r"""
+- name: See who holds GPU memory
+  dgxspark.serving.gpu_memory_check:
+  register: memory
+
+- name: Fail unless vLLM would start with a utilization of 0.80
+  dgxspark.serving.gpu_memory_check:
+    utilization: 0.80
+    fail_on: [error, warning]
+
+- name: Drop the page cache, and wait up to a minute until 70 GiB are available
+  dgxspark.serving.gpu_memory_check:
+    required_gib: 70
+    reserve_gib: 8
+    drop_caches: true
+    settle_seconds: 60
+  become: true
+"""
+
+RETURN = r"""
+msg:
+  description: A summary for a terminal.
+  returned: always
+  type: str
+  sample: |-
+    GPU 0 NVIDIA GB10: 119.70 GiB shared with the host, 108.20 GiB available, 39.70 GiB free
+    fits: false; largest utilization 0.90
+    warning: unified memory: ... [MEMORY.PAGE_CACHE]
+gpus:
+  description: The GPUs of the host.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    index:
+      description: Number of the GPU.
+      type: int
+      sample: 0
+    uuid:
+      description: The GPU's identity; empty if the driver does not tell.
+      type: str
+      sample: GPU-00000000-1111-2222-3333-444444444444
+    name:
+      description: Product name.
+      type: str
+      sample: NVIDIA GB10
+    compute_capability:
+      description: CUDA compute capability; empty if the driver does not tell.
+      type: str
+      sample: "12.1"
+    memory_model:
+      description: V(unified) if host and GPU share one memory, V(dedicated) if the GPU has its own.
+      type: str
+      sample: unified
+    total_gib:
+      description: All memory that the GPU can use. V(null) if unknown.
+      type: float
+      sample: 119.7
+    free_gib:
+      description: What CUDA reports as free. V(null) if unknown.
+      type: float
+      sample: 41.0
+    used_gib:
+      description: What the driver reports as used. V(null) on unified memory, where there is no such number.
+      type: float
+    busy_percent:
+      description: Share of the last second in which the GPU worked. V(null) if unknown.
+      type: int
+      sample: 3
+    mig:
+      description: Whether the GPU is divided into instances.
+      type: bool
+    driver:
+      description: Version of the kernel driver.
+      type: str
+      sample: 580.95.05
+memory:
+  description: The memory of the host.
+  returned: always
+  type: dict
+  contains:
+    total_gib:
+      description: All memory.
+      type: float
+      sample: 119.7
+    free_gib:
+      description: Memory that is not used for anything, the page cache included.
+      type: float
+      sample: 41.0
+    available_gib:
+      description: What programs can get.
+      type: float
+      sample: 109.0
+    reclaimable_gib:
+      description: What dropping the page cache would bring.
+      type: float
+      sample: 68.0
+    unexplained_gib:
+      description: Used memory that belongs to no process, cache or kernel structure. On unified memory GPU programs and the
+        driver hold it. V(null) if the kernel does not report the parts.
+      type: float
+      sample: 2.1
+    cma_total_gib:
+      description: Contiguous memory. V(null) if the kernel has none.
+      type: float
+    cma_free_gib:
+      description: Free contiguous memory. V(null) if the kernel has none.
+      type: float
+    swap_total_gib:
+      description: Swap space.
+      type: float
+      sample: 16.0
+    swap_free_gib:
+      description: Free swap space.
+      type: float
+      sample: 16.0
+holders:
+  description: Processes with GPU memory, the largest first.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    pid:
+      description: Number of the process.
+      type: int
+      sample: 22001
+    process:
+      description: Name of the program, without arguments.
+      type: str
+      sample: VLLM::EngineCore
+    used_gib:
+      description: What it holds. V(null) if the driver does not tell.
+      type: float
+      sample: 101.83
+    gpus:
+      description: Numbers of the GPUs.
+      type: list
+      elements: int
+      sample: [0]
+    graphics:
+      description: Whether it draws, as the programs of a desktop do.
+      type: bool
+    user:
+      description: Whose process it is.
+      type: str
+      sample: root
+    container:
+      description: Name of its container; empty if it is in none or if the engine could not be asked.
+      type: str
+      sample: glm
+    container_id:
+      description: Id of its container, or empty.
+      type: str
+    image:
+      description: Image of its container, as it was started; or empty.
+      type: str
+      sample: vllm-node:0.17
+    labels:
+      description: Labels of its container.
+      type: dict
+      sample: {"io.dgxspark.serving.managed": "true"}
+    systemd_unit:
+      description: System unit in which it runs, or which runs its container in the foreground; or empty.
+      type: str
+      sample: vllm-cluster.service
+    orphan:
+      description: Whether it is the remaining worker of an engine whose server is gone.
+      type: bool
+    visible:
+      description: V(false) if the driver lists the process and the host does not show it.
+      type: bool
+unattributed_gib:
+  description: GPU memory that is used and that no listed process explains. V(null) if that cannot be known.
+  returned: always
+  type: float
+  sample: 0.0
+max_utilization:
+  description:
+    - Largest C(--gpu-memory-utilization), in steps of 0.01, that leaves O(reserve_gib). Of several GPUs the one with least
+      room counts. V(null) if there is no GPU.
+    - Where much page cache can be dropped, it is taken as dropped.
+  returned: always
+  type: float
+  sample: 0.82
+fits:
+  description: Whether what was asked for would fit now. V(null) if nothing was asked for or if there is no GPU.
+  returned: always
+  type: bool
+waited_seconds:
+  description: How long it took until the memory had settled.
+  returned: always
+  type: float
+  sample: 2.0
+findings:
+  description: What the check has to say, worst first.
+  returned: always
+  type: list
+  elements: dict
+  sample:
+    - id: MEMORY.PAGE_CACHE
+      severity: warning
+      subject: unified memory
+      message: 101.75 GiB (utilization 0.85 of 119.70 GiB) are asked for and 109.00 GiB are available, but only 41.00 GiB are free.
+      remedy: Drop the page cache right before the start (drop_caches=true). No process needs to be stopped.
+      evidence: available 109.00 GiB, free 41.00 GiB, total 119.70 GiB
+"""
+
+import os
+import shutil
+from dataclasses import dataclass, replace
+from time import monotonic, sleep
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.dgxspark.serving.plugins.module_utils import _host_python as host_python
+from ansible_collections.dgxspark.serving.plugins.module_utils import _memory as memory
+from ansible_collections.dgxspark.serving.plugins.module_utils import _memory_verdict as verdict
+from ansible_collections.dgxspark.serving.plugins.module_utils._check_module import finish
+from ansible_collections.dgxspark.serving.plugins.module_utils._findings import (
+    ERROR,
+    INFO,
+    Finding,
+    describe,
+    findings_argument_spec,
+)
+from ansible_collections.dgxspark.serving.plugins.module_utils._memory_holders import (
+    Container,
+    Holder,
+    find_holders,
+    name_containers,
+    sees_all_processes,
+)
+from ansible_collections.dgxspark.serving.plugins.module_utils._tool import ToolResult, run_tool
+
+POLL_SECONDS = 1.0
+# Memory counts as settled when it stays within this range for so many looks. Ours: a Spark at rest moves by less.
+SETTLED_GIB = 0.1
+SETTLED_LOOKS = 3
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one look at the host gave."""
+
+    meminfo: memory.Meminfo
+    gpus: list[memory.Gpu]
+    holders: list[Holder]
+    findings: list[Finding]
+
+
+class MemoryCheck:
+    def __init__(self, module: AnsibleModule) -> None:
+        self.module = module
+        self.params = module.params
+        self.nvidia_smi = shutil.which(self.params["nvidia_smi"]) or ""
+        self.demand = verdict.Demand(
+            self.params["required_gib"], self.params["reserve_gib"], self.params["utilization"]
+        )
+
+    def run(self) -> dict[str, Any]:
+        changed = False
+        if self.params["drop_caches"]:
+            changed = True
+            self._drop_caches()
+        snapshot, waited = self._settle()
+        snapshot = self._with_container_names(snapshot)
+        return {"changed": changed, **self._report(snapshot, waited)}
+
+    def _drop_caches(self) -> None:
+        if self.module.check_mode:
+            return
+        path = f"{self.params['proc_root']}/sys/vm/drop_caches"
+        os.sync()
+        try:
+            with open(path, "w", encoding="ascii") as handle:
+                handle.write("3\n")
+        except OSError as error:
+            self.module.fail_json(msg=f"Cannot drop the page cache: {path}: {error.strerror}. Use become (ansible -b).")
+
+    def _read_meminfo(self) -> memory.Meminfo:
+        path = f"{self.params['proc_root']}/meminfo"
+        try:
+            with open(path, encoding="ascii") as handle:
+                return memory.parse_meminfo(handle.read())
+        except (OSError, ValueError) as error:
+            self.module.fail_json(msg=f"Cannot read the memory of this host from {path}: {error}")
+            raise AssertionError("fail_json returned") from error
+
+    def _ask(self, *arguments: str) -> ToolResult:
+        return run_tool([self.nvidia_smi, *arguments], self.params["timeout"])
+
+    def _failure(self, answer: ToolResult) -> Finding:
+        if answer.timed_out:
+            return Finding(
+                "MEMORY.NVIDIA_SMI_HANGS",
+                ERROR,
+                "driver",
+                f"nvidia-smi did not answer within {self.params['timeout']:g} s: the driver hangs.",
+                "Look for Xid messages in the kernel's log (journalctl -k -g Xid); reboot the host.",
+            )
+        return Finding(
+            "MEMORY.DRIVER_UNAVAILABLE",
+            ERROR,
+            "driver",
+            f"nvidia-smi cannot read the GPUs: {answer.complaint}",
+            "Load the NVIDIA driver, or install the one that belongs to the running kernel.",
+            answer.complaint,
+        )
+
+    def _look(self) -> Snapshot:
+        meminfo = self._read_meminfo()
+        if not self.nvidia_smi:
+            missing = Finding(
+                "MEMORY.NVIDIA_SMI_MISSING",
+                ERROR,
+                "driver",
+                f"There is no {self.params['nvidia_smi']} on this host: its GPUs cannot be read.",
+                "Install the NVIDIA driver's utilities, or set nvidia_smi to the path of the program.",
+            )
+            return Snapshot(meminfo, [], [], [missing])
+        answer = self._ask(*memory.query_gpus("")[1:])
+        if answer.timed_out:
+            return Snapshot(meminfo, [], [], [self._failure(answer)])
+        table = self._ask()
+        gpus = memory.parse_gpus(answer.stdout) or memory.parse_table_gpus(table.stdout)
+        if not gpus:
+            return Snapshot(meminfo, [], [], [self._failure(table if table.timed_out else answer)])
+        listed = self._ask(*memory.query_processes("")[1:])
+        findings = [self._failure(result) for result in (table, listed) if result.timed_out]
+        processes = memory.merge_processes(
+            memory.parse_processes(listed.stdout), memory.parse_table_processes(table.stdout), gpus
+        )
+        return Snapshot(meminfo, gpus, find_holders(processes, self.params["proc_root"]), findings)
+
+    def _settle(self) -> tuple[Snapshot, float]:
+        """The last look, and how long it took until there was no reason to wait longer."""
+        began = monotonic()
+        deadline = began + self.params["settle_seconds"]
+        history: list[float] = []
+        while True:
+            snapshot = self._look()
+            now = monotonic()
+            pools = verdict.pools(snapshot.gpus, snapshot.meminfo)
+            history.append(sum(pool.available for pool in pools))
+            if self.demand.anything:
+                done = all(pool.fits(self.demand) for pool in pools)
+            else:
+                recent = history[-SETTLED_LOOKS:]
+                done = len(recent) == SETTLED_LOOKS and max(recent) - min(recent) < SETTLED_GIB
+            if done or not pools or now + POLL_SECONDS > deadline:
+                return snapshot, round(now - began, 1)
+            sleep(POLL_SECONDS)
+
+    def _with_container_names(self, snapshot: Snapshot) -> Snapshot:
+        if not any(holder.container_id for holder in snapshot.holders):
+            return snapshot
+        reason = "the Docker SDK for Python is missing on this host (role host_setup brings it)"
+        if not host_python.DOCKER_IMPORT_ERROR:
+            try:
+                client = host_python.connect_engine(self.params["docker_host"])
+                holders = name_containers(
+                    snapshot.holders, lambda identity: _inspect(client, identity), self.params["proc_root"]
+                )
+                return replace(snapshot, holders=holders)
+            except host_python.EngineUnavailable as error:
+                reason = str(error)
+        unnamed = Finding(
+            "MEMORY.CONTAINER_NAMES_UNKNOWN", INFO, "holders", f"Containers are reported without their names: {reason}"
+        )
+        return replace(snapshot, findings=[*snapshot.findings, unnamed])
+
+    def _report(self, snapshot: Snapshot, waited: float) -> dict[str, Any]:
+        meminfo, gpus, holders = snapshot.meminfo, snapshot.gpus, snapshot.holders
+        pools = verdict.pools(gpus, meminfo)
+        findings = list(snapshot.findings)
+        for pool in pools:
+            findings += verdict.judge_demand(pool, self.demand, holders)
+        findings += verdict.judge_state(gpus, meminfo, holders, waited, sees_all_processes(self.params["proc_root"]))
+        fits = all(pool.fits(self.demand) for pool in pools) if pools and self.demand.anything else None
+        utilizations = [pool.max_utilization(self.demand.reserve_gib) for pool in pools]
+        missing = verdict.unattributed(gpus, meminfo, holders)
+        report = {
+            "gpus": [_gpu_result(gpu, meminfo) for gpu in gpus],
+            "memory": _memory_result(meminfo),
+            "holders": [holder.as_dict() for holder in holders],
+            "unattributed_gib": _rounded(sum(missing.values())) if missing else None,
+            "max_utilization": min(utilizations) if utilizations else None,
+            "fits": fits,
+            "waited_seconds": waited,
+            "findings": findings,
+        }
+        return {**report, "msg": _summary(report, findings)}
+
+
+def _inspect(client: Any, identity: str) -> Container | None:
+    found = host_python.look_up(client.inspect_container, identity)
+    if found is None:
+        # A container of another engine, or one that has just been removed.
+        return None
+    config = found["Config"]
+    return Container(found["Id"], found["Name"].lstrip("/"), config["Image"], config.get("Labels") or {})
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+def _gpu_result(gpu: memory.Gpu, meminfo: memory.Meminfo) -> dict[str, Any]:
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "compute_capability": gpu.compute_capability,
+        "memory_model": "unified" if gpu.unified else "dedicated",
+        "total_gib": _rounded(meminfo.total if gpu.unified else gpu.total_gib),
+        "free_gib": _rounded(meminfo.free if gpu.unified else gpu.free_gib),
+        "used_gib": _rounded(gpu.used_gib),
+        "busy_percent": gpu.busy_percent,
+        "mig": gpu.mig,
+        "driver": gpu.driver,
+    }
+
+
+def _memory_result(meminfo: memory.Meminfo) -> dict[str, Any]:
+    return {
+        "total_gib": _rounded(meminfo.total),
+        "free_gib": _rounded(meminfo.free),
+        "available_gib": _rounded(meminfo.available),
+        "reclaimable_gib": _rounded(meminfo.reclaimable),
+        "unexplained_gib": _rounded(meminfo.unexplained),
+        "cma_total_gib": _rounded(meminfo.get("CmaTotal")),
+        "cma_free_gib": _rounded(meminfo.get("CmaFree")),
+        "swap_total_gib": _rounded(meminfo.get("SwapTotal")),
+        "swap_free_gib": _rounded(meminfo.get("SwapFree")),
+    }
+
+
+def _summary(report: dict[str, Any], findings: list[Finding]) -> str:
+    lines = []
+    for gpu in report["gpus"]:
+        heading = f"GPU {gpu['index']} {gpu['name']}:"
+        if gpu["memory_model"] == "unified":
+            host = report["memory"]
+            lines.append(
+                f"{heading} {host['total_gib']:.2f} GiB shared with the host, "
+                f"{host['available_gib']:.2f} available, {host['free_gib']:.2f} free"
+            )
+        elif gpu["total_gib"] is not None:
+            lines.append(f"{heading} {gpu['total_gib']:.2f} GiB, {gpu['free_gib']:.2f} free")
+        else:
+            lines.append(f"{heading} memory unknown")
+    for holder in report["holders"]:
+        where = holder["systemd_unit"] or holder["container"] or holder["container_id"][:12] or "-"
+        size = "?" if holder["used_gib"] is None else f"{holder['used_gib']:.2f}"
+        lines.append(f"  {size:>7} GiB  {holder['pid']:>7}  {where}  {holder['user'] or '-'}  {holder['process']}")
+    if report["max_utilization"] is not None:
+        fits = {True: "yes", False: "no", None: "nothing asked for"}[report["fits"]]
+        lines.append(f"fits: {fits}; largest utilization: {report['max_utilization']:.2f}")
+    return "\n".join([*lines, describe(findings)]).strip()
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "required_gib": {"type": "float"},
+            "reserve_gib": {"type": "float", "default": 0.0},
+            "utilization": {"type": "float"},
+            "drop_caches": {"type": "bool", "default": False},
+            "settle_seconds": {"type": "float", "default": 0.0},
+            "nvidia_smi": {"type": "str", "default": "nvidia-smi"},
+            "timeout": {"type": "float", "default": 30.0},
+            "proc_root": {"type": "path", "default": "/proc"},
+            **host_python.docker_argument_spec(),
+            **findings_argument_spec(),
+        },
+        supports_check_mode=True,
+    )
+    utilization = module.params["utilization"]
+    if utilization is not None and not 0 < utilization <= 1:
+        module.fail_json(msg=f"utilization is a share of the memory, above 0 and at most 1, not {utilization:g}")
+    finish(module, **MemoryCheck(module).run())
+
+
+if __name__ == "__main__":
+    main()
