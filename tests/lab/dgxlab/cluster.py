@@ -1,0 +1,228 @@
+"""Networks and hosts: make them, start them, bring them to their start state, remove them."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import disks, images
+from .settings import (
+    ENGINE_GPU_MIB,
+    LABEL,
+    MANAGEMENT,
+    NETWORKS,
+    NO_ARCH_IMAGE,
+    OLD_IMAGE,
+    RDMA_DEVICES,
+    SERVICE_IMAGE,
+    SERVING_IMAGE,
+    Host,
+    Network,
+    all_hosts,
+)
+from .shell import content_hash, docker, in_parallel, inside, output, pipe, run, say, succeeds, wait_until
+
+CGROUPS = Path("/sys/fs/cgroup")
+RUNNING_WITHIN = 60  # seconds; 5 are usual
+
+
+def make_networks() -> None:
+    for network in NETWORKS:
+        if not succeeds(["docker", "network", "inspect", network.name]):
+            mtu = f"com.docker.network.driver.mtu={network.mtu}"
+            label = f"{LABEL}=1"
+            docker("network", "create", "--internal", "--subnet", network.subnet, "-o", mtu, "--label", label, network.name)
+
+
+def spec(host: Host, image: str) -> str:
+    """Equal for two host containers that need not be made anew."""
+    return content_hash(image, json.dumps(_facts(host), sort_keys=True), *_run_options(host), str(host.folder))
+
+
+def is_current(host: Host, image: str) -> bool:
+    found = run(
+        ["docker", "inspect", "-f", f'{{{{index .Config.Labels "{LABEL}.spec"}}}}', host.container], check=False
+    ).stdout.strip()
+    return found == spec(host, image)
+
+
+def is_running(host: Host) -> bool:
+    return output(["docker", "ps", "-q", "-f", f"name=^{host.container}$"]) != ""
+
+
+def make(host: Host, image: str) -> None:
+    """Start the host afresh. Its Docker data and model folder stay."""
+    remove(host)
+    disks.mount(host)
+    first, *others = host.networks
+    options = [*_run_options(host), "--label", f"{LABEL}.spec={spec(host, image)}"]
+    docker("create", *options, "--network", first.name, "--ip", host.address(first), image)
+    for network in others:
+        docker("network", "connect", "--ip", host.address(network), network.name, host.container)
+    _copy_facts(host)
+    start(host)
+
+
+def start(host: Host) -> None:
+    docker("start", host.container)
+    wait_until(lambda: _is_up(host), RUNNING_WITHIN, f"{host.container} is up")
+
+
+def remove(host: Host) -> None:
+    if not succeeds(["docker", "inspect", host.container]):
+        return
+    ids = [*disks.inner_containers(host), output(["docker", "inspect", "-f", "{{.Id}}", host.container])]
+    docker("rm", "-f", "-v", host.container)
+    for identity in ids:
+        _remove_empty_cgroups(identity)
+
+
+def existing() -> list[Host]:
+    names = output(["docker", "ps", "-a", "--format", "{{.Names}}", "-f", f"label={LABEL}.spec"]).split()
+    return [host for host in all_hosts() if host.container in names]
+
+
+def to_start_state(host: Host, service_image: str) -> None:
+    """Only for a host that was just made: everything but its Docker data is as in its image."""
+    load(host, service_image, SERVICE_IMAGE)
+    kept = [SERVICE_IMAGE, OLD_IMAGE, SERVING_IMAGE] if host.role == "head" else [SERVICE_IMAGE]
+    inside(host.container, "lab-start-state", host.role, *kept)
+
+
+def load(host: Host, image: str, name: str) -> None:
+    """Give the host an image of the outer engine under another name, unless it has exactly this one."""
+    wanted = output(["docker", "image", "inspect", "-f", "{{.Id}}", image])
+    found = run(
+        ["docker", "exec", host.container, "docker", "image", "inspect", "-f", "{{.Id}}", name], check=False
+    ).stdout.strip()
+    if found == wanted:
+        return
+    say(f"loading {name} into {host.container}")
+    pipe(["docker", "save", image], ["docker", "exec", "-i", host.container, "docker", "load", "-q"])
+    inside(host.container, "docker", "tag", image, name)
+    inside(host.container, "docker", "image", "rm", image)
+
+
+def make_no_arch_image(host: Host) -> None:
+    """The serving image whose vLLM has forgotten the architecture. Made on the host: a copy would take a minute."""
+    if succeeds(["docker", "exec", host.container, "docker", "image", "inspect", NO_ARCH_IMAGE]):
+        return
+    say(f"making {NO_ARCH_IMAGE} on {host.container}")
+    script = images.SERVING_FOLDER / "forget_architecture.py"
+    container = "lab-build-no-arch"
+    run(["docker", "exec", host.container, "docker", "rm", "-f", container], check=False)
+    inner = ["docker", "run", "-i", "--name", container, "--network", "none", "--entrypoint", "python3"]
+    inside(host.container, *inner, SERVING_IMAGE, "-", stdin=script.read_text())
+    restore = ["--change", "ENTRYPOINT []"]
+    inside(host.container, "docker", "commit", *restore, container, NO_ARCH_IMAGE)
+    inside(host.container, "docker", "rm", container)
+
+
+def remove_networks() -> None:
+    for name in output(["docker", "network", "ls", "--format", "{{.Name}}", "-f", f"label={LABEL}"]).split():
+        docker("network", "rm", name)
+
+
+def remove_images() -> None:
+    identities = output(["docker", "image", "ls", "-q", "--no-trunc", "-f", f"label={LABEL}"]).split()
+    for identity in dict.fromkeys(identities):
+        # A parent may go only after its children: a second pass takes what the first one had to leave.
+        run(["docker", "image", "rm", "-f", identity], check=False)
+    for identity in dict.fromkeys(output(["docker", "image", "ls", "-q", "--no-trunc", "-f", f"label={LABEL}"]).split()):
+        docker("image", "rm", "-f", identity)
+
+
+def remove_build_containers() -> None:
+    for identity in output(["docker", "ps", "-aq", "-f", f"label={LABEL}"]).split():
+        docker("rm", "-f", "-v", identity)
+
+
+def probe(host: Host, network: Network, port: int) -> str:
+    """What a machine outside the fabric sees of a port: open, closed or filtered."""
+    script = (
+        "import socket, sys\n"
+        "try:\n    socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).close(); print('open')\n"
+        "except ConnectionRefusedError:\n    print('closed')\n"
+        "except OSError:\n    print('filtered')\n"
+    )
+    words = ["--rm", "--label", f"{LABEL}=1", "--network", network.name, images.base()]
+    return docker("run", *words, "python3", "-c", script, host.address(network), str(port))
+
+
+def _run_options(host: Host) -> list[str]:
+    return [
+        *["--name", host.container, "--hostname", host.container, "--label", f"{LABEL}=1"],
+        *["--stop-signal", "SIGRTMIN+3"],  # systemd's order to shut down
+        # Not --privileged: that asks for CAP_SYS_RESOURCE, which root of the outer machine may lack.
+        *["--cap-add", "ALL", "--cap-drop", "SYS_RESOURCE"],
+        *["--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined"],
+        *["--security-opt", "systempaths=unconfined", "--cgroupns", "host", "-v", f"{CGROUPS}:{CGROUPS}:rw"],
+        # No name server: a look-up fails at once. Otherwise each login waits half a minute for the name of its caller.
+        *["--dns", "127.0.0.1", "--dns-option", "timeout:1", "--dns-option", "attempts:1"],
+        *["--shm-size", "2g", "--tmpfs", "/run:exec", "--tmpfs", "/run/lock"],
+        *["-v", f"{disks.docker_folder(host)}:/var/lib/docker", "-v", f"{disks.model_folder(host)}:/srv/models"],
+    ]
+
+
+def _facts(host: Host) -> dict[str, object]:
+    return {
+        "role": host.role,
+        "interfaces": [
+            {"address": host.address(network), "name": network.interface, "mtu": network.mtu}
+            for network in host.networks
+        ],
+        "rdma_devices": RDMA_DEVICES,
+    }
+
+
+def _copy_facts(host: Host) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "lab"
+        folder.mkdir(mode=0o755)
+        (folder / "host.json").write_text(json.dumps(_facts(host), indent=1) + "\n")
+        (folder / "gpu_mib").write_text(f"{ENGINE_GPU_MIB}\n")
+        docker("cp", f"{folder}/.", f"{host.container}:/etc/lab")
+    docker("cp", _host_key(host), f"{host.container}:/etc/ssh/")
+
+
+def _host_key(host: Host) -> Path:
+    """Kept over a reset, so that what a checkout knows about the host stays true."""
+    key = host.folder / "ssh_host_ed25519_key"
+    if not key.exists():
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", host.container, "-f", key])
+    return key
+
+
+def public_host_key(host: Host) -> str:
+    kind, key, *_ = _host_key(host).with_suffix(".pub").read_text().split()
+    return f"{kind} {key}"
+
+
+def _is_up(host: Host) -> bool:
+    # `degraded` counts: a unit that fails is for whoever looks at it, the host is there
+    state = run(["docker", "exec", host.container, "systemctl", "is-system-running"], check=False).stdout.strip()
+    return state in {"running", "degraded"}
+
+
+def _remove_empty_cgroups(identity: str) -> None:
+    """With cgroup v1 the folders of a killed host and of its containers stay behind."""
+    for controller in CGROUPS.glob("*"):
+        top = controller / "docker" / identity
+        if top.is_dir():
+            for folder, _, _ in os.walk(top, topdown=False):
+                try:
+                    os.rmdir(folder)
+                except OSError:
+                    return  # something lives in it
+
+
+def start_state(hosts: Sequence[Host]) -> None:
+    service_image = images.service()
+    in_parallel(lambda host: to_start_state(host, service_image), hosts)
+
+
+def outside_network() -> Network:
+    return MANAGEMENT
