@@ -1,0 +1,39 @@
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible_collections.dgxspark.serving.plugins.module_utils._summary import summary
+from ansible_collections.dgxspark.serving.plugins.plugin_utils._run_log import RunLog
+
+display = Display()
+
+
+class ActionModule(ActionBase):
+    """Prints the summary of a run. Runs on the control node only."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _VALID_ARGS = frozenset(("plan", "choice", "hosts", "ray", "acceptance", "run", "converged"))
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        gates = RunLog(str(self._task.args["run"])).seconds_per_gate(time.time())
+        values = {
+            **self._task.args,
+            "check_mode": self._task.check_mode,
+            "gates": [(gate.number, gate.title, seconds) for gate, seconds in gates],
+        }
+        text = summary(values)
+        display.display(text, color="green")
+        return {
+            "changed": False,
+            "summary": text.splitlines(),
+            "gates": [{"number": gate.number, "title": gate.title, "seconds": seconds} for gate, seconds in gates],
+        }

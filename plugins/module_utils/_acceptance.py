@@ -1,0 +1,199 @@
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Does the served model answer as the preset says it must?
+
+PRIVATE to this collection.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
+
+# Hangs of Ray and of graph replay showed at the second and third request and at two at a time (research on deployers, pains 3, 6).
+REQUESTS_IN_A_ROW = 3
+REQUESTS_AT_A_TIME = 2
+
+# Sends one request body to the chat endpoint; returns (HTTP status, parsed answer or None, text). May raise OSError.
+Post = Callable[[Mapping[str, Any]], tuple[int, Any, str]]
+
+
+@dataclass
+class Answer:
+    """One answered question. reasoning: of either field name; seconds: until the whole answer; tokens: completion tokens."""
+
+    name: str
+    prompt: str
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    tokens: int = 0
+    seconds: float = 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        return round(self.tokens / self.seconds, 2) if self.seconds else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self.__dict__, "seconds": round(self.seconds, 3), "tokens_per_second": self.tokens_per_second}
+
+
+def request_body(question: Mapping[str, Any], served_name: str, max_tokens: int) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "model": served_name,
+        "messages": [{"role": "user", "content": str(question["prompt"])}],
+        "temperature": 0,
+        "max_tokens": max_tokens,
+    }
+    if question.get("tool"):
+        body["tools"] = [{"type": "function", "function": dict(question["tool"])}]
+    return body
+
+
+def parse_answer(question: Mapping[str, Any], body: Any, seconds: float) -> Answer:
+    """The answer of a chat completion. Raises ValueError when it has not the form of one."""
+    answer = Answer(str(question["name"]), str(question["prompt"]), seconds=seconds)
+    try:
+        message = body["choices"][0]["message"]
+        answer.content = str(message.get("content") or "").strip()
+        # vLLM renamed the field in 2026; both mean the same.
+        answer.reasoning = str(message.get("reasoning") or message.get("reasoning_content") or "").strip()
+        answer.tool_calls = [dict(call["function"]) for call in message.get("tool_calls") or ()]
+        answer.tokens = int((body.get("usage") or {}).get("completion_tokens") or 0)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"is no chat completion: {error!r}") from error
+    return answer
+
+
+def judge(question: Mapping[str, Any], answer: Answer) -> list[Finding]:
+    """What is wrong with an answer."""
+    findings = []
+    asked = f"{question['prompt']!r}"
+    evidence = json.dumps({"content": answer.content, "reasoning": answer.reasoning, "tool_calls": answer.tool_calls})[
+        :500
+    ]
+
+    def wrong(finding_id: str, message: str, remedy: str) -> None:
+        findings.append(Finding(f"ACCEPTANCE.{finding_id}", ERROR, "acceptance", message, remedy, evidence))
+
+    pattern = question.get("content_matches")
+    if pattern and not re.search(str(pattern), answer.content):
+        wrong(
+            "WRONG_CONTENT",
+            f"{asked} was answered with {answer.content!r}; expected is what matches {pattern}.",
+            "The weights, the quantisation or a kernel is wrong: compare the weights with the hub's checksums, try another image.",
+        )
+    if question.get("reasoning") and not answer.reasoning:
+        wrong(
+            "NO_REASONING",
+            f"The answer to {asked} came without reasoning.",
+            "The reasoning parser does not fit the model or its chat template (engine.reasoning_parser of the preset).",
+        )
+    if question.get("tool"):
+        wrong_call = _wrong_tool_call(question, answer)
+        if wrong_call:
+            wrong(
+                "NO_TOOL_CALL",
+                f"{asked}: {wrong_call}.",
+                "The tool-call parser does not fit (engine.tool_call_parser of the preset).",
+            )
+    if answer.tokens <= 0:
+        wrong(
+            "NO_USAGE",
+            f"The answer to {asked} does not say how many tokens it has.",
+            "The API is not that of the planned engine.",
+        )
+    return findings
+
+
+def _wrong_tool_call(question: Mapping[str, Any], answer: Answer) -> str:
+    name = question["tool"]["name"]
+    call = next((call for call in answer.tool_calls if call.get("name") == name), None)
+    if call is None:
+        return f"no call of {name} was parsed, content is {answer.content!r}"
+    try:
+        arguments = json.loads(call.get("arguments") or "{}")
+    except ValueError:
+        return f"the arguments of {name} are no JSON: {call.get('arguments')!r}"
+    for key, pattern in (question.get("tool_arguments_match") or {}).items():
+        if not re.search(str(pattern), str(arguments.get(key, ""))):
+            return f"argument {key} of {name} is {arguments.get(key)!r}"
+    return ""
+
+
+@dataclass
+class Acceptance:
+    answers: list[Answer] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def _ask(
+    question: Mapping[str, Any], served_name: str, max_tokens: int, post: Post
+) -> tuple[Answer | None, list[Finding]]:
+    started = time.monotonic()
+    try:
+        status, body, text = post(request_body(question, served_name, max_tokens))
+    except OSError as error:
+        status, body, text = 0, None, str(error)
+    seconds = time.monotonic() - started
+    if status != 200:
+        return None, [
+            Finding(
+                "ACCEPTANCE.REQUEST_FAILED",
+                ERROR,
+                "acceptance",
+                f"{question['prompt']!r} got {f'status {status}' if status else 'no answer'} after {seconds:.1f} s.",
+                "See the engine's log: journalctl -u dgxspark-vllm.",
+                text[:500],
+            )
+        ]
+    try:
+        answer = parse_answer(question, body, seconds)
+    except ValueError as error:
+        return None, [Finding("ACCEPTANCE.NO_COMPLETION", ERROR, "acceptance", f"The answer {error}.", "", text[:500])]
+    return answer, judge(question, answer)
+
+
+def accept(
+    questions: Sequence[Mapping[str, Any]],
+    served_name: str,
+    max_tokens: int,
+    expected_tokens_per_second: float,
+    post: Post,
+) -> Acceptance:
+    """Ask each question, then the first again in a row, then several at a time. Stops at the first wrong answer."""
+    result = Acceptance()
+    rounds: list[list[Mapping[str, Any]]] = [[question] for question in questions]
+    rounds += [[questions[0]]] * (REQUESTS_IN_A_ROW - 1)
+    rounds.append([questions[number % len(questions)] for number in range(REQUESTS_AT_A_TIME)])
+    for asked in rounds:
+        with ThreadPoolExecutor(len(asked)) as pool:
+            outcomes = list(pool.map(lambda question: _ask(question, served_name, max_tokens, post), asked))
+        for answer, findings in outcomes:
+            if answer:
+                result.answers.append(answer)
+            result.findings += findings
+        if any(finding.severity == ERROR for finding in result.findings):
+            return result
+    single = [answer.tokens_per_second for answer in result.answers[: -len(rounds[-1])]]
+    best = max(single, default=0.0)
+    if best < expected_tokens_per_second:
+        result.findings.append(
+            Finding(
+                "ACCEPTANCE.SLOW",
+                WARNING,
+                "acceptance",
+                f"{best} tokens/s on a single stream, expected are {expected_tokens_per_second}.",
+                "Look for a fallback: eager mode, a slow kernel, one rail of two (nccl_ib_check on the engine's log).",
+            )
+        )
+    return result

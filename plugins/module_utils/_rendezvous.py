@@ -1,0 +1,162 @@
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The head offers something on the fabric, the other hosts fetch it, and the head waits until each has said how it went.
+
+PRIVATE to this collection. One Ansible task runs on all hosts at the same time: the head's module serves, the others' fetch.
+So data goes from host to host over the fabric, no key leaves the control node, and no server outlives the task. Requests carry
+a token that is made for the run.
+"""
+
+from __future__ import annotations
+
+import hmac
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+# A target that has not said anything for so long is given up. Loading an image of 40 GB takes minutes without a word on the
+# network, so targets report while they work (see REPORT_EVERY_SECONDS).
+SILENCE_LIMIT_SECONDS = 120
+REPORT_EVERY_SECONDS = 10
+# How long a target waits for the head's offer: the tasks of all hosts start within seconds of each other.
+OFFER_WAIT_SECONDS = 90
+CHUNK_BYTES = 1024 * 1024
+
+
+class RendezvousError(Exception):
+    """Source and target did not find each other, or one gave up; the message says who and why."""
+
+
+class Source:
+    """Serves GET /PATH from C(offers) (path to a function that yields bytes) and collects the targets' reports."""
+
+    def __init__(
+        self, address: str, port: int, token: str, offers: Mapping[str, Callable[[], Iterator[bytes]]]
+    ) -> None:
+        self.reports: dict[str, dict[str, Any]] = {}
+        self.last_word = time.monotonic()
+        source = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _authorized(self) -> bool:
+                if hmac.compare_digest(self.headers.get("Authorization", ""), f"Bearer {token}"):
+                    return True
+                self.send_error(403)
+                return False
+
+            def do_GET(self) -> None:
+                offer = offers.get(self.path.lstrip("/"))
+                if not self._authorized():
+                    return
+                if offer is None:
+                    self.send_error(404)
+                    return
+                self.send_response(200)
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                for chunk in offer():
+                    source.last_word = time.monotonic()
+                    self.wfile.write(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
+                self.wfile.write(b"0\r\n\r\n")
+
+            def do_POST(self) -> None:
+                if not self._authorized():
+                    return
+                report = json.loads(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
+                source.last_word = time.monotonic()
+                if report.get("done"):
+                    source.reports[self.path.lstrip("/")] = report
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Nothing: the module's result is the log."""
+
+        try:
+            self._server = ThreadingHTTPServer((address, port), Handler)
+        except OSError as error:
+            raise RendezvousError(
+                f"Cannot offer data to the other hosts at {address}:{port}: {error}. The address must be this host's own on the "
+                "fabric (spark_fabric_addresses), and the port free."
+            ) from error
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def __enter__(self) -> Source:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def wait_for(
+        self, targets: Sequence[str], silence_limit: float = SILENCE_LIMIT_SECONDS
+    ) -> dict[str, dict[str, Any]]:
+        """The last report of each target. Raises RendezvousError when one stays silent for too long."""
+        while missing := [target for target in targets if target not in self.reports]:
+            if time.monotonic() - self.last_word > silence_limit:
+                raise RendezvousError(
+                    f"No word from {', '.join(missing)} for {silence_limit:.0f} s while it should fetch from this host over the fabric."
+                )
+            time.sleep(0.2)
+        return dict(self.reports)
+
+
+class Target:
+    """The other side: fetches from a Source and reports to it."""
+
+    def __init__(self, name: str, address: str, port: int, token: str) -> None:
+        self.name, self.address, self.port = name, address, port
+        self._headers = {"Authorization": f"Bearer {token}"}
+
+    def _request(self, method: str, path: str, body: bytes | None = None) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection(self.address, self.port, timeout=SILENCE_LIMIT_SECONDS)
+        connection.request(method, f"/{path}", body=body, headers=self._headers)
+        return connection.getresponse()
+
+    def fetch(self, path: str) -> http.client.HTTPResponse:
+        """The offered bytes as a file. Waits for the offer; raises RendezvousError when there is none."""
+        deadline = time.monotonic() + OFFER_WAIT_SECONDS
+        while True:
+            try:
+                response = self._request("GET", path)
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise RendezvousError(
+                        f"The head offers nothing at {self.address}:{self.port} after {OFFER_WAIT_SECONDS} s: {error}. Is the fabric up, "
+                        "and does a firewall on the head let it through?"
+                    ) from error
+                time.sleep(0.5)
+        if response.status != 200:
+            raise RendezvousError(f"The head refuses /{path} with status {response.status}.")
+        return response
+
+    def report(self, done: bool, **values: Any) -> None:
+        """Tell the source how it goes; C(done) ends its wait for this target."""
+        body = json.dumps({"done": done, **values}).encode()
+        try:
+            self._request("POST", self.name, body).read()
+        except OSError as error:
+            if done:
+                raise RendezvousError(f"The head at {self.address}:{self.port} is gone: {error}") from error
+
+    def keep_reporting(self) -> Callable[[], None]:
+        """Say every few seconds that this host is at work; returns the function that ends it."""
+        ended = threading.Event()
+
+        def repeat() -> None:
+            while not ended.wait(REPORT_EVERY_SECONDS):
+                self.report(done=False)
+
+        threading.Thread(target=repeat, daemon=True).start()
+        return ended.set

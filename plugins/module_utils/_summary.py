@@ -1,0 +1,95 @@
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The readable end of a run.
+
+PRIVATE to this collection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_INDENT = " " * 14
+
+
+def _row(title: str, lines: Sequence[str]) -> list[str]:
+    shown = [line for line in lines if line] or ["-"]
+    return [f"{title:<{len(_INDENT) - 1}} {shown[0]}", *(f"{_INDENT}{line}" for line in shown[1:])]
+
+
+def _memory(host: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
+    def available(result: Mapping[str, Any] | None) -> str:
+        memory = (result or {}).get("memory")
+        return f"{memory['available_gib']:.1f} GiB" if memory else "not measured"
+
+    return f"{host}: available {available(before)} before, {available(after)} when Ray started"
+
+
+def summary(values: Mapping[str, Any]) -> str:
+    """The summary of a run from what its gates returned.
+
+    values: plan, choice (of image_selection), hosts (list of {name, teardown, memory_before, memory_after}), ray (of await_ranks),
+    acceptance, gates (list of (number, title, seconds)), converged, check_mode.
+    """
+    plan, choice = values["plan"], values["choice"]
+    lines = ["", f"== {plan['description'] or plan['preset']}"]
+    lines += _row("image", [f"{choice['image']} ({choice['engine']} {choice['engine_version']}): {choice['reason']}"])
+    lines += _row("rejected", [f"{entry['image']}: {entry['reason']}" for entry in choice["rejected"]])
+    if values["check_mode"]:
+        lines += _row("check mode", ["gates 7 to 10: not evaluated in check mode"])
+    if values["converged"]:
+        lines += _row("changed", ["nothing: the hosts are as planned"])
+    else:
+        lines += _row(
+            "stopped",
+            [
+                f"{host['name']}: {name}"
+                for host in values["hosts"]
+                for name in (host["teardown"] or {}).get("stopped", [])
+            ],
+        )
+    lines += _row(
+        "kept",
+        [f"{host['name']}: {name}" for host in values["hosts"] for name in (host["teardown"] or {}).get("kept", [])],
+    )
+    if not values["converged"]:
+        lines += _row(
+            "memory", [_memory(host["name"], host["memory_before"], host["memory_after"]) for host in values["hosts"]]
+        )
+    if values.get("ray"):
+        lines += _row("Ray", [values["ray"].get("explanation", "")])
+    head = next(host for host in plan["hosts"] if host["role"] == "head")
+    address = head["management_address"] or head["control_address"] or "127.0.0.1"
+    lines += _row(
+        "API",
+        [
+            f"http://{address}:{plan['api']['port']}/v1 (model {plan['model']['served_name']}, key on {head['name']} in /etc/dgxspark/api-key)"
+        ],
+    )
+    lines += _acceptance_rows(values.get("acceptance") or {}, plan)
+    lines += _row(
+        "seconds", [", ".join(f"gate {number} {title}: {seconds}" for number, title, seconds in values["gates"])]
+    )
+    return "\n".join(lines)
+
+
+def _acceptance_rows(acceptance: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
+    answers = acceptance.get("answers") or []
+    if not answers:
+        return []
+    first = answers[0]
+    lines = _row("question", [first["prompt"]])
+    lines += _row("reasoning", first["reasoning"].splitlines())
+    lines += _row("answer", first["content"].splitlines())
+    calls = [f"{call['name']}({call['arguments']})" for answer in answers for call in answer["tool_calls"]]
+    lines += _row("tool call", calls[:1])
+    expected = plan["expected"].get("tokens_per_second")
+    lines += _row(
+        "speed",
+        [f"{acceptance['tokens_per_second']} tokens/s on one stream" + (f", expected {expected}" if expected else "")],
+    )
+    # Said until a gate proves it: tokens per second do not reveal a fallback to TCP.
+    return lines + _row("transport", ["NCCL over IB: not proven in this version"])

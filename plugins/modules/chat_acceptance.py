@@ -1,0 +1,157 @@
+#!/usr/bin/python
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: chat_acceptance
+short_description: Ask the served model questions and judge the answers
+version_added: 0.1.0
+description:
+  - Sends real chat completions to an OpenAI compatible API and checks content, reasoning, tool call and usage, three requests in
+    a row and two at a time. Measures tokens per second.
+  - The questions and what must come back belong to the preset.
+author:
+  - dgxspark.serving contributors (@dgxspark)
+extends_documentation_fragment:
+  - dgxspark.serving.attributes
+  - dgxspark.serving.attributes.info_module
+  - dgxspark.serving.findings
+options:
+  url:
+    description: Address of the API with its C(/v1), for example C(http://127.0.0.1:8000/v1).
+    type: str
+    required: true
+  api_key_file:
+    description: File on the host that holds the API's key. Empty when the API has none.
+    type: path
+  served_name:
+    description: Name under which the model is served.
+    type: str
+    required: true
+  questions:
+    description:
+      - What to ask. Keys C(name), C(prompt), C(content_matches) (regular expression), C(reasoning) (must there be some), C(tool)
+        (a function to offer, which must then be called), C(tool_arguments_match) (argument to regular expression).
+    type: list
+    elements: dict
+    required: true
+  max_tokens:
+    description: Tokens that an answer may have.
+    type: int
+    default: 1024
+  timeout_seconds:
+    description: Seconds for one answer.
+    type: float
+    default: 300
+  expected_tokens_per_second:
+    description: A slower single stream is a warning.
+    type: float
+    default: 0.0
+"""
+
+EXAMPLES = r"""
+- name: Does it calculate?
+  dgxspark.serving.chat_acceptance:
+    url: http://127.0.0.1:8000/v1
+    api_key_file: /etc/dgxspark/api-key
+    served_name: qwen35
+    questions:
+      - name: arithmetic
+        prompt: What is 2+2?
+        content_matches: '\b4\b'
+        reasoning: true
+    fail_on: [error]
+  become: true
+"""
+
+RETURN = r"""
+answers:
+  description: Each answer with content, reasoning, tool calls, tokens, seconds and tokens per second.
+  returned: always
+  type: list
+  elements: dict
+tokens_per_second:
+  description: The best single stream.
+  returned: always
+  type: float
+  sample: 27.4
+findings:
+  description: What is wrong, worst first.
+  returned: always
+  type: list
+  elements: dict
+"""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.dgxspark.serving.plugins.module_utils._acceptance import REQUESTS_AT_A_TIME, accept
+from ansible_collections.dgxspark.serving.plugins.module_utils._findings import (
+    as_dicts,
+    describe,
+    findings_argument_spec,
+    refused,
+)
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_python import require_docker_sdk
+
+with contextlib.suppress(ImportError):
+    # require_docker_sdk reports it when it is missing: the libraries come together.
+    import requests
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "url": {"type": "str", "required": True},
+            "api_key_file": {"type": "path"},
+            "served_name": {"type": "str", "required": True},
+            "questions": {"type": "list", "elements": "dict", "required": True},
+            "max_tokens": {"type": "int", "default": 1024},
+            "timeout_seconds": {"type": "float", "default": 300},
+            "expected_tokens_per_second": {"type": "float", "default": 0.0},
+            **findings_argument_spec(),
+        },
+        supports_check_mode=True,
+    )
+    require_docker_sdk(module)
+    options = module.params
+    headers = {}
+    if options["api_key_file"]:
+        try:
+            with open(options["api_key_file"], encoding="utf-8") as handle:
+                headers["Authorization"] = f"Bearer {handle.read().strip()}"
+        except OSError as error:
+            module.fail_json(msg=f"api_key_file {options['api_key_file']} cannot be read: {error}. Use become.")
+
+    def post(body: Mapping[str, Any]) -> tuple[int, Any, str]:
+        response = requests.post(
+            f"{options['url'].rstrip('/')}/chat/completions",
+            json=body,
+            headers=headers,
+            timeout=options["timeout_seconds"],
+        )
+        return response.status_code, response.json() if response.ok else None, response.text
+
+    acceptance = accept(
+        options["questions"], options["served_name"], options["max_tokens"], options["expected_tokens_per_second"], post
+    )
+    single = acceptance.answers[:-REQUESTS_AT_A_TIME] or acceptance.answers
+    result: dict[str, Any] = {
+        "changed": False,
+        "answers": [answer.as_dict() for answer in acceptance.answers],
+        "tokens_per_second": max((answer.tokens_per_second for answer in single), default=0.0),
+        "findings": as_dicts(acceptance.findings),
+    }
+    failing = refused(acceptance.findings, options["fail_on"])
+    if failing:
+        module.fail_json(msg=describe(failing), **result)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+#!/usr/bin/python
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: deployment_state
+short_description: Compare a host with the plan of a deployment
+version_added: 0.1.0
+description:
+  - Says whether files, units, containers, image and model of a host are what a deployment would make of them.
+author:
+  - dgxspark.serving contributors (@dgxspark)
+extends_documentation_fragment:
+  - dgxspark.serving.attributes
+  - dgxspark.serving.attributes.info_module
+options:
+  files:
+    description: Path to the content that it must have.
+    type: dict
+    required: true
+  services:
+    description: Systemd unit to the name of the container that it runs. The unit must be active and enabled.
+    type: dict
+    required: true
+  image:
+    description: Reference of the image.
+    type: str
+    required: true
+  image_id:
+    description: Id that the image must have.
+    type: str
+    required: true
+  model_folder:
+    description: Folder of the model, compared with what the last accepted deployment noted.
+    type: path
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Is this worker converged?
+  dgxspark.serving.deployment_state:
+    files: "{{ rendered_files }}"
+    services:
+      dgxspark-ray.service: dgxspark-ray
+    image: vllm-node:0.32
+    image_id: sha256:0b1c...
+    model_folder: /srv/models/Qwen3.5-122B-A10B-FP8
+  become: true
+"""
+
+RETURN = r"""
+converged: {description: Whether nothing differs., returned: always, type: bool}
+differences:
+  description: What differs, a phrase each.
+  returned: always
+  type: list
+  elements: str
+  sample: [dgxspark-ray.service does not run]
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.dgxspark.serving.plugins.module_utils._deployment_state import differences
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_sync import ImageSyncError
+from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import WorkloadError
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "files": {"type": "dict", "required": True},
+            "services": {"type": "dict", "required": True},
+            "image": {"type": "str", "required": True},
+            "image_id": {"type": "str", "required": True},
+            "model_folder": {"type": "path", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    options = module.params
+    try:
+        found = differences(
+            options["files"], options["services"], options["image"], options["image_id"], options["model_folder"]
+        )
+    except (WorkloadError, ImageSyncError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=False, converged=not found, differences=found)
+
+
+if __name__ == "__main__":
+    main()

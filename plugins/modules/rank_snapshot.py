@@ -1,0 +1,104 @@
+#!/usr/bin/python
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: rank_snapshot
+short_description: One look at the units, the journal, Ray's nodes and the API of a rank
+version_added: 0.1.0
+description:
+  - What P(dgxspark.serving.await_ranks#module) calls on every host while it waits. It changes nothing.
+author:
+  - dgxspark.serving contributors (@dgxspark)
+extends_documentation_fragment:
+  - dgxspark.serving.attributes
+  - dgxspark.serving.attributes.info_module
+options:
+  units:
+    description: Systemd units of the rank.
+    type: list
+    elements: str
+    required: true
+  cursor:
+    description: Cursor of the journal, from the last look.
+    type: str
+    default: ""
+  since:
+    description: Seconds since 1970 from which the journal is read when there is no O(cursor).
+    type: float
+    default: 0.0
+  ray_container:
+    description: Name of the container in which Ray is asked for its nodes. Empty means that it is not asked.
+    type: str
+    default: ""
+  health_url:
+    description: Address that answers 200 when the API is up. Empty means that it is not asked.
+    type: str
+    default: ""
+"""
+
+EXAMPLES = r"""
+- name: How is Ray?
+  dgxspark.serving.rank_snapshot:
+    units: [dgxspark-ray.service]
+    ray_container: dgxspark-ray
+  become: true
+  register: snapshot
+"""
+
+RETURN = r"""
+units: {description: State and restarts of each unit., returned: always, type: list, elements: dict}
+lines: {description: New lines of the journal., returned: always, type: list, elements: str}
+cursor: {description: Cursor for the next look., returned: always, type: str}
+ray: {description: Version and nodes of Ray. Null while it does not answer or was not asked., returned: always, type: dict}
+health: {description: HTTP status of the API. Zero while nothing answers., returned: always, type: int}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.urls import open_url
+from ansible_collections.dgxspark.serving.plugins.module_utils._rank_snapshot import journal, ray_nodes, unit_states
+from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import WorkloadError
+
+# The API is on this host: an answer that takes longer than this is none.
+HEALTH_TIMEOUT_SECONDS = 3
+
+
+def _health(url: str) -> int:
+    try:
+        return int(open_url(url, timeout=HEALTH_TIMEOUT_SECONDS, use_proxy=False).status)
+    except OSError as error:
+        return int(getattr(error, "code", 0) or 0)
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "units": {"type": "list", "elements": "str", "required": True},
+            "cursor": {"type": "str", "default": ""},
+            "since": {"type": "float", "default": 0.0},
+            "ray_container": {"type": "str", "default": ""},
+            "health_url": {"type": "str", "default": ""},
+        },
+        supports_check_mode=True,
+    )
+    options = module.params
+    try:
+        states = unit_states(options["units"])
+        lines, cursor = journal(options["units"], options["cursor"], options["since"])
+    except WorkloadError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(
+        changed=False,
+        units=[state.as_dict() for state in states],
+        lines=lines,
+        cursor=cursor,
+        ray=ray_nodes(options["ray_container"]) if options["ray_container"] else None,
+        health=_health(options["health_url"]) if options["health_url"] else 0,
+    )
+
+
+if __name__ == "__main__":
+    main()
