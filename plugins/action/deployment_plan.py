@@ -53,6 +53,12 @@ class ActionModule(ActionBase):
         (
             "preset",
             "overrides",
+            "model_folder",
+            "candidates",
+            "tensor_parallel",
+            "pipeline_parallel",
+            "utilization",
+            "max_model_len",
             "backend",
             "unlisted_holders",
             "api_bind",
@@ -68,6 +74,7 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         arguments = self._task.args
         preset = merged(load_preset(str(arguments["preset"])), arguments.get("overrides") or {})
+        preset = merged(preset, self._single_values(arguments))
         hosts = [self._host(name, variables) for name in variables.get("groups", {}).get("spark", [])]
         options = PlanOptions(
             backend=str(arguments.get("backend") or "ray"),
@@ -93,6 +100,24 @@ class ActionModule(ActionBase):
             ) from refusal
         plan["host"] = next(host for host in plan["hosts"] if host["name"] == host_name)
         return {"changed": False, **plan}
+
+    @staticmethod
+    def _single_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of the preset that have a variable of their own, where the user set it (0 and empty mean: as the preset says)."""
+        given = {
+            ("model", "folder"): str(arguments.get("model_folder") or ""),
+            ("parallel", "tensor"): int(arguments.get("tensor_parallel") or 0),
+            ("parallel", "pipeline"): int(arguments.get("pipeline_parallel") or 0),
+            ("engine", "utilization"): float(arguments.get("utilization") or 0),
+            ("engine", "max_model_len"): int(arguments.get("max_model_len") or 0),
+        }
+        values: dict[str, Any] = {}
+        for (section, name), value in given.items():
+            if value:
+                values.setdefault(section, {})[name] = value
+        if arguments.get("candidates"):
+            values["candidates"] = list(arguments["candidates"])
+        return values
 
     @staticmethod
     def _host(name: str, variables: Mapping[str, Any]) -> PlannedHost:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from ansible.plugins.action import ActionBase
@@ -20,13 +21,21 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("plan", "choice", "hosts", "ray", "acceptance", "run", "converged"))
+    _VALID_ARGS = frozenset(("plan", "choice", "run", "converged"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         gates = RunLog(str(self._task.args["run"])).seconds_per_gate(time.time())
+        hostvars = (task_vars or {})["hostvars"]
+        plan = self._task.args["plan"]
+        head = hostvars[plan["head"]]
         values = {
-            **self._task.args,
+            "plan": plan,
+            "choice": self._task.args.get("choice") or {},
+            "converged": self._task.args["converged"],
+            "hosts": [self._host(host["name"], hostvars[host["name"]]) for host in plan["hosts"]],
+            "ray": self._ran(head, "ray_cluster_wait"),
+            "acceptance": self._ran(head, "vllm_serve_acceptance"),
             "check_mode": self._task.check_mode,
             "gates": [(gate.number, gate.title, seconds) for gate, seconds in gates],
         }
@@ -36,4 +45,18 @@ class ActionModule(ActionBase):
             "changed": False,
             "summary": text.splitlines(),
             "gates": [{"number": gate.number, "title": gate.title, "seconds": seconds} for gate, seconds in gates],
+        }
+
+    @staticmethod
+    def _ran(own: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+        """A registered result, or None when its task was skipped."""
+        result = own.get(name)
+        return result if isinstance(result, Mapping) and not result.get("skipped") else None
+
+    def _host(self, name: str, own: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "name": name,
+            "teardown": self._ran(own, "service_teardown_result"),
+            "memory_before": self._ran(own, "preflight_memory"),
+            "memory_after": self._ran(own, "service_teardown_dropped") or self._ran(own, "service_teardown_memory"),
         }

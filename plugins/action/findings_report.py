@@ -11,7 +11,13 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, INFO, WARNING, Finding, describe
-from ansible_collections.dgxspark.serving.plugins.module_utils._selection import Selection, unlisted_findings
+from ansible_collections.dgxspark.serving.plugins.module_utils._selection import (
+    Selection,
+    memory_finding,
+    stoppable_unlisted,
+    unlisted_findings,
+    with_container_details,
+)
 
 display = Display()
 
@@ -46,7 +52,7 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("results", "hosts", "holders", "stop", "keep", "unlisted_holders", "gate"))
+    _VALID_ARGS = frozenset(("results", "hosts", "holders", "stop", "keep", "unlisted_holders", "utilization", "gate"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
@@ -57,6 +63,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail("findings_report needs results, a list of names of registered variables.")
         played = set(variables.get("ansible_play_hosts_all") or hosts)
         findings: list[Finding] = []
+        self._stop_unlisted: dict[str, list[str]] = {}
         for host in hosts:
             if host not in played:
                 findings.append(
@@ -72,7 +79,11 @@ class ActionModule(ActionBase):
             findings += self._host_findings(host, variables["hostvars"][host], names)
         errors = [finding for finding in findings if finding.severity == ERROR]
         warnings = [finding for finding in findings if finding.severity == WARNING]
-        result: dict[str, Any] = {"changed": False, "findings": [finding.as_dict() for finding in findings]}
+        result: dict[str, Any] = {
+            "changed": False,
+            "findings": [finding.as_dict() for finding in findings],
+            "stop_unlisted": self._stop_unlisted,
+        }
         if errors:
             gate = self._task.args.get("gate") or "This check"
             result["failed"] = True
@@ -107,13 +118,19 @@ class ActionModule(ActionBase):
     def _holder_findings(self, host: str, results: Mapping[str, Any]) -> list[Finding]:
         arguments = self._task.args
         survey: Mapping[str, Any] = next((r["survey"] for r in results.values() if r and "survey" in r), {})
-        holders: list[Mapping[str, Any]] = next((r["holders"] for r in results.values() if r and "holders" in r), [])
-        return unlisted_findings(
-            host,
-            holders,
-            survey.get("listeners") or [],
-            Selection.parse(arguments.get("stop")),
-            Selection.parse(arguments.get("keep")),
-            survey.get("unit_containers") or {},
-            str(arguments.get("unlisted_holders") or "fail"),
-        )
+        checked: Mapping[str, Any] = next((r for r in results.values() if r and "holders" in r), {})
+        holders = with_container_details(checked.get("holders") or [], survey.get("containers") or [])
+        listeners = survey.get("listeners") or []
+        unlisted = str(arguments.get("unlisted_holders") or "fail")
+        lists = Selection.parse(arguments.get("stop")), Selection.parse(arguments.get("keep"))
+        unit_containers = survey.get("unit_containers") or {}
+        also_stopped = stoppable_unlisted([*holders, *listeners], *lists, unit_containers) if unlisted == "stop" else []
+        self._stop_unlisted[host] = also_stopped
+        findings = unlisted_findings(host, holders, listeners, *lists, unit_containers, unlisted)
+        # A holder that stops the run anyway need not be explained twice.
+        if checked.get("memory") and arguments.get("utilization") and not findings:
+            utilization = float(arguments["utilization"])
+            findings += memory_finding(
+                host, holders, checked["memory"], utilization, *lists, unit_containers, also_stopped
+            )
+        return findings

@@ -317,7 +317,7 @@ def engine_arguments(preset: Mapping[str, Any], options: PlanOptions) -> list[st
     model, engine, parallel = preset["model"], preset["engine"], preset["parallel"]
     arguments = [
         *("--served-model-name", str(model["served_name"])),
-        *("--host", options.api_bind or "0.0.0.0"),
+        *("--host", _api(options)["bind"]),
         *("--port", str(options.api_port)),
         *("--tensor-parallel-size", str(parallel["tensor"])),
         *("--pipeline-parallel-size", str(parallel["pipeline"])),
@@ -333,6 +333,12 @@ def engine_arguments(preset: Mapping[str, Any], options: PlanOptions) -> list[st
     if engine.get("tool_call_parser"):
         arguments += ["--enable-auto-tool-choice", "--tool-call-parser", str(engine["tool_call_parser"])]
     return arguments + [str(argument) for argument in engine.get("arguments") or []]
+
+
+def _api(options: PlanOptions) -> dict[str, Any]:
+    bind = options.api_bind or "0.0.0.0"
+    local = "127.0.0.1" if bind == "0.0.0.0" else bind
+    return {"bind": bind, "port": options.api_port, "local_url": f"http://{local}:{options.api_port}"}
 
 
 def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options: PlanOptions) -> dict[str, Any]:
@@ -360,14 +366,27 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
         "model": dict(preset["model"]),
         "candidates": [dict(candidate) for candidate in preset["candidates"]],
         "requirements": {
-            "require": {**(preset["requirements"].get("require") or {}), "ray": True},
-            "prefer": dict(preset["requirements"].get("prefer") or {}),
+            "require": {
+                **{key: value for key, value in (preset["requirements"].get("require") or {}).items() if value is not None},
+                "ray": True,
+            },
+            # null takes an entry of an extended preset away.
+            "prefer": {key: value for key, value in (preset["requirements"].get("prefer") or {}).items() if value is not None},
         },
         "engine": dict(preset["engine"]),
         "engine_arguments": engine_arguments(preset, options),
         "environment": {key: str(value) for key, value in (preset["engine"].get("environment") or {}).items()},
         "memory": {**memory_need(preset, world_size), "reserve_gib": float(preset["memory"]["reserve_gib"])},
-        "api": {"bind": options.api_bind or "0.0.0.0", "port": options.api_port},
+        "api": _api(options),
+        "ports": {
+            "ray": RAY_PORT,
+            "ray_workers": list(RAY_WORKER_PORTS),
+            "ray_node_manager": RAY_NODE_MANAGER_PORT,
+            "ray_object_manager": RAY_OBJECT_MANAGER_PORT,
+            "ray_runtime_env_agent": RAY_RUNTIME_ENV_AGENT_PORT,
+            "ray_agents": list(RAY_AGENT_PORTS),
+            "staging": dict(STAGING_PORTS),
+        },
         "acceptance": dict(preset["acceptance"]),
         "expected": dict(preset.get("expected") or {}),
         "timeouts": dict(preset["timeouts"]),

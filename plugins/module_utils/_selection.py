@@ -107,6 +107,76 @@ def _identity(holder: Mapping[str, Any], unit_containers: Mapping[str, str]) -> 
     return "processes", (str(holder.get("process") or "").split() or ["unknown"])[0].rsplit("/", 1)[-1]
 
 
+def with_container_details(
+    holders: Sequence[Mapping[str, Any]], containers: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The holders of gpu_memory_check with name, image and labels of their containers, which it cannot see without the Docker SDK."""
+    by_id = {str(container["id"]): container for container in containers}
+    detailed = []
+    for holder in holders:
+        container = by_id.get(str(holder.get("container_id") or ""))
+        details = (
+            {"container": container["name"], "image": container["image"], "labels": container["labels"]}
+            if container
+            else {}
+        )
+        detailed.append({**holder, **details})
+    return detailed
+
+
+def stoppable_unlisted(
+    holders: Sequence[Mapping[str, Any]], stop: Selection, keep: Selection, unit_containers: Mapping[str, str]
+) -> list[str]:
+    """Names of units and containers that hold something, are on neither list, and can be brought back after a stop."""
+    names = []
+    for holder in holders:
+        kind, name = _identity(holder, unit_containers)
+        if (
+            classify(holder, stop, keep, unit_containers) == UNLISTED
+            and kind != "processes"
+            and not holder.get("graphics")
+        ):
+            names.append(name)
+    return sorted(set(names))
+
+
+def memory_finding(
+    host: str,
+    holders: Sequence[Mapping[str, Any]],
+    memory: Mapping[str, Any],
+    utilization: float,
+    stop: Selection,
+    keep: Selection,
+    unit_containers: Mapping[str, str],
+    also_stopped: Sequence[str],
+) -> list[Finding]:
+    """Would the engine's share of the memory be free once everything is stopped that will be? All values in GiB."""
+    freed = 0.0
+    for holder in holders:
+        owner = classify(holder, stop, keep, unit_containers)
+        if owner in (STOP, OURS) or _identity(holder, unit_containers)[1] in also_stopped:
+            freed += float(holder.get("used_gib") or 0)
+    needed = utilization * float(memory["total_gib"])
+    available = float(memory["available_gib"])
+    if available + freed >= needed:
+        return []
+    kept = [
+        f"{_identity(holder, unit_containers)[1]} ({holder.get('used_gib', 0):.1f} GiB)"
+        for holder in holders
+        if classify(holder, stop, keep, unit_containers) == KEEP
+    ]
+    return [
+        Finding(
+            "HOLDER.MEMORY_WILL_NOT_FIT",
+            ERROR,
+            host,
+            f"Utilization {utilization} needs {needed:.1f} GiB; {available:.1f} GiB are available and the teardown would free "
+            f"{freed:.1f} GiB." + (f" Kept: {', '.join(kept)}." if kept else ""),
+            "Lower spark_utilization, or keep less.",
+        )
+    ]
+
+
 def _lines_to_paste(kind: str, name: str) -> str:
     return f"spark_stop: {{{kind}: [{name}]}}   # to stop it\nspark_keep: {{{kind}: [{name}]}}   # to keep it"
 

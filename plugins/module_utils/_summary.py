@@ -36,8 +36,15 @@ def summary(values: Mapping[str, Any]) -> str:
     """
     plan, choice = values["plan"], values["choice"]
     lines = ["", f"== {plan['description'] or plan['preset']}"]
-    lines += _row("image", [f"{choice['image']} ({choice['engine']} {choice['engine_version']}): {choice['reason']}"])
-    lines += _row("rejected", [f"{entry['image']}: {entry['reason']}" for entry in choice["rejected"]])
+    if choice.get("image"):
+        lines += _row(
+            "image", [f"{choice['image']} ({choice['engine']} {choice['engine_version']}): {choice['reason']}"]
+        )
+        lines += _row("rejected", [f"{entry['image']}: {entry['reason']}" for entry in choice["rejected"]])
+    else:
+        lines += _row(
+            "image", ["not evaluated: the hosts lack the Python libraries that gate 0 brings (this is check mode)"]
+        )
     if values["check_mode"]:
         lines += _row("check mode", ["gates 7 to 10: not evaluated in check mode"])
     if values["converged"]:

@@ -83,6 +83,7 @@ class Container:
             "started_at": self.started_at,
             "restart_policy": self.restart_policy,
             "managed": self.managed,
+            "labels": dict(self.labels),
         }
 
 

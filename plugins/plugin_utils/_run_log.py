@@ -30,7 +30,7 @@ class Gate:
 
 
 class RunLog:
-    """The folder of one run; made by new(), found again by its id."""
+    """The folder of one run; made by new(), found again by its id. File C(token) is the secret that its hosts show each other."""
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -41,6 +41,8 @@ class RunLog:
         """A run whose id sorts by time and does not repeat."""
         log = cls(time.strftime("%Y%m%dT%H%M%S") + "-" + secrets.token_hex(2))
         log.folder.mkdir(mode=0o700, parents=True)
+        with os.fdopen(os.open(log.folder / "token", os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as handle:
+            handle.write(secrets.token_hex(32))
         for old in sorted(path for path in RUNS_FOLDER.iterdir() if path.is_dir())[:-KEPT_RUNS]:
             for entry in old.iterdir():
                 entry.unlink()

