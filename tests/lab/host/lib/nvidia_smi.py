@@ -45,7 +45,7 @@ TABLE = """{date}
 | Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |
 |                                         |                        |               MIG M. |
 |=========================================+========================+======================|
-|   0  NVIDIA GB10                    On  |   {bus}  Off |                  N/A |
+|   0  NVIDIA GB10                    On  |   {bus} Off |                  N/A |
 | N/A   45C    P0             11W /  N/A  | Not Supported          |      0%      Default |
 |                                         |                        |                  N/A |
 +-----------------------------------------+------------------------+----------------------+
@@ -119,7 +119,7 @@ def _titled(field: str, units: bool) -> str:
 
 def _table_row(holder: Holder) -> str:
     name = holder.name if len(holder.name) <= 38 else "..." + holder.name[-35:]
-    return f"|    0   N/A  N/A {holder.pid:>15}      C   {name:<38} {holder.mib:>6}MiB |"
+    return f"|    0   N/A  N/A{holder.pid:>16}      C   {name:<38}{holder.mib:>5}MiB |"
 
 
 def main(arguments: list[str]) -> int:
