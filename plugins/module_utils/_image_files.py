@@ -150,6 +150,8 @@ class ImageFiles:
         answer = self.client.get(
             f"{self.client.base_url}/v{self.client.api_version}/containers/{self.container}/archive",
             params={"path": path},
+            # Otherwise the engine compresses, at a fifth of the speed.
+            headers={"Accept-Encoding": "identity"},
             stream=True,
             timeout=self.client.timeout,
         )

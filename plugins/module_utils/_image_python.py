@@ -75,6 +75,7 @@ class PythonFinder:
         self.environment = environment
         self.entrypoint = entrypoint
         path = environment.get("PATH") or _DEFAULT_PATH
+        self._debian: dict[str, str] | None = None
         self.path_folders = [folder.rstrip("/") for folder in path.split(":") if folder.startswith("/")]
 
     def pythons(self, command: str) -> Iterator[ImagePython]:
@@ -166,9 +167,24 @@ class PythonFinder:
         return tuple(folder for folder in dict.fromkeys(folders) if self.files.info(folder))
 
     def _full_version(self, prefix: str, series: str) -> str:
+        """3.12.3 from the header of the library, from the distribution's package or from the folder that uv installs to."""
         header = self.files.read(f"{prefix}/include/python{series}/patchlevel.h") or b""
         found = re.search(rb'#define\s+PY_VERSION\s+"([^"]+)"', header)
-        return found[1].decode().rstrip("+") if found else series
+        if found:
+            return found[1].decode().rstrip("+")
+        if prefix in ("", "/usr"):
+            version = self.debian_version(f"python{series}")
+            return version if version.startswith(f"{series}.") else series
+        named = re.search(rf"/cpython-({re.escape(series)}\.\d+)-", prefix)
+        return named[1] if named else series
+
+    def debian_version(self, package: str) -> str:
+        """Upstream version of a package of a Debian or Ubuntu image: 3.12.3 of 3.12.3-1ubuntu0.8; empty if not there."""
+        if self._debian is None:
+            status = (self.files.read("/var/lib/dpkg/status") or b"").decode(errors="replace")
+            stanzas = re.findall(r"^Package: (\S+)\n(?:.+\n)*?Version: (?:\d+:)?([^\s-]+)", status, re.M)
+            self._debian = dict(stanzas)
+        return self._debian.get(package, "")
 
     def find_package(self, python: ImagePython, name: str, editable: bool = False) -> Package | None:
         """The package that this Python would import. editable: look for editable installs as well, which takes longer."""

@@ -4,7 +4,8 @@
 
 """Python versions in the order of PEP 440, without the packaging library, which hosts do not have.
 
-PRIVATE to this collection. Local parts (+cu130, +nv26.03) are ignored: they name a build, not a release.
+PRIVATE to this collection. Local parts (+cu130, +nv26.03) are ignored: they name a build, not a release. Epochs (1!2.0)
+are not known: no package of interest has one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from functools import total_ordering
 
 _VERSION = re.compile(
     r"""v?
-    (?:(?P<epoch>\d+)!)?
     (?P<release>\d+(?:\.\d+)*)
     (?:[-_.]?(?P<pre>alpha|a|beta|b|preview|pre|c|rc)[-_.]?(?P<pre_number>\d*))?
     (?P<post>-(?P<post_implicit>\d+)|[-_.]?(?:post|rev|r)[-_.]?(?P<post_number>\d*))?
@@ -29,7 +29,7 @@ _CLAUSE = re.compile(r"\s*(~=|===?|!=|<=|>=|<|>)?\s*(\S+?)\s*")
 _NO_RELEASE = (0, 1)
 
 # (release, pre-release, post-release, dev-release), each in a form that sorts as PEP 440 says.
-_Key = tuple[int, tuple[int, ...], tuple[int, int], int, float]
+_Key = tuple[tuple[int, ...], tuple[int, int], int, float]
 
 
 @total_ordering
@@ -60,11 +60,11 @@ class Version:
         if found["post"]:
             post = int(found["post_implicit"] or found["post_number"] or 0)
         dev = float(found["dev_number"] or 0) if found["dev"] else float("inf")
-        return cls(text.strip(), (int(found["epoch"] or 0), release, pre, post, dev), bool(found["dev"]))
+        return cls(text.strip(), (release, pre, post, dev), bool(found["dev"]))
 
     @property
     def release(self) -> tuple[int, ...]:
-        return self.key[1]
+        return self.key[0]
 
     @property
     def without_release(self) -> bool:

@@ -1,0 +1,284 @@
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Whether what an image contains meets what is asked of it.
+
+PRIVATE to this collection.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.dgxspark.serving.plugins.module_utils import _model_registry as registries
+from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_probe import Contents
+from ansible_collections.dgxspark.serving.plugins.module_utils._pep440 import Requirement, Version
+
+_ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
+# The CUDA toolkit that first knows a GPU architecture (release notes of CUDA 11.8, 12.8, 12.9 and 13.0).
+_CUDA_OF_ARCHITECTURE = {
+    (8, 9): "11.8",
+    (9, 0): "11.8",
+    (10, 0): "12.8",
+    (12, 0): "12.8",
+    (10, 3): "12.9",
+    (12, 1): "12.9",
+    (11, 0): "13.0",
+}
+# vLLM images without Ray can still serve over several hosts with the multiprocessing executor, from this version
+# (--nnodes, --node-rank and --headless).
+_VLLM_WITH_MP_OVER_HOSTS = Version.parse("0.12")
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What an image must have (require) and had better have (prefer): true, false or a version requirement by name."""
+
+    architectures: tuple[str, ...] = ()
+    model_type: str = ""
+    # The model brings code of its own for its configuration.
+    remote_code: bool = False
+    require: Mapping[str, Any] = field(default_factory=dict)
+    prefer: Mapping[str, Any] = field(default_factory=dict)
+    reasoning_parser: str = ""
+    tool_call_parser: str = ""
+    gpu_arch: tuple[int, int] | None = None
+
+
+def judge_architectures(contents: Contents, wishes: Wishes) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """(verdict by architecture, closest known name by architecture that is not known)."""
+    verdicts: dict[str, dict[str, Any]] = {}
+    closest = {}
+    for name in wishes.architectures:
+        registry = contents.registry
+        kind = registry.kind(name) if registry else ""
+        supported: bool | None = kind == registries.MODEL
+        if not supported and (registry is None or not registry.complete or contents.plugins):
+            # A plugin or something that cannot be read may still add it.
+            supported = None
+        verdict: dict[str, Any] = {"supported": supported, "kind": kind or ("plugin" if contents.plugins else None)}
+        if registry and kind == registries.REMOVED:
+            verdict["last_version"] = registry.notes.get(name, "")
+        if registry and kind == registries.PLUGIN:
+            verdict["plugin"] = registry.notes.get(name, "")
+        verdicts[name] = verdict
+        if registry and kind != registries.MODEL:
+            closest[name] = registry.closest(name)
+    return verdicts, closest
+
+
+def judge(image: str, contents: Contents, wishes: Wishes) -> list[Finding]:
+    """Everything that speaks against the image. No error: it is suitable."""
+    if not contents.engine:
+        return [
+            Finding(
+                "IMAGE.NO_ENGINE",
+                ERROR,
+                image,
+                "The image has neither vLLM nor SGLang where its Python would import them from.",
+                "Use an image with an inference engine.",
+            )
+        ]
+    findings = []
+    verdicts, closest = judge_architectures(contents, wishes)
+    for name, verdict in verdicts.items():
+        finding = _judge_architecture(image, contents, name, verdict, closest.get(name, ""))
+        if finding:
+            findings.append(finding)
+    findings += _judge_model_type(image, contents, wishes)
+    findings += _judge_parser(image, contents, "reasoning", wishes.reasoning_parser, contents.reasoning_parsers)
+    findings += _judge_parser(image, contents, "tool call", wishes.tool_call_parser, contents.tool_call_parsers)
+    findings += _judge_gpu(image, contents, wishes)
+    for severity, wanted in ((ERROR, wishes.require), (WARNING, wishes.prefer)):
+        for name, wish in wanted.items():
+            finding = _judge_package(image, contents, name, wish, severity)
+            if finding:
+                findings.append(finding)
+    return findings
+
+
+def _engine(contents: Contents) -> str:
+    return f"{_ENGINE_NAMES[contents.engine]} {contents.engine_version or '(version unknown)'}"
+
+
+def _judge_architecture(
+    image: str, contents: Contents, name: str, verdict: dict[str, Any], closest: str
+) -> Finding | None:
+    if verdict["supported"]:
+        return None
+    engine, kind = _engine(contents), verdict["kind"]
+    hint = f"; the closest it knows is {closest}" if closest else ""
+    remedy = f"Use an image with a newer {_ENGINE_NAMES[contents.engine]}. A newer transformers does not help."
+    if contents.registry is None:
+        return Finding(
+            "REGISTRY.UNREADABLE",
+            ERROR,
+            image,
+            f"The model registry of {engine} cannot be read: {contents.unreadable}.",
+            "Use an image with a released version of the engine.",
+            contents.engine_path,
+        )
+    if contents.plugins:
+        plugins = ", ".join(f"{plugin} = {target}" for plugin, target in contents.plugins.items())
+        filtered = ""
+        if contents.plugin_filter is not None:
+            filtered = (
+                f" The image sets VLLM_PLUGINS to {contents.plugin_filter!r}: only the plugins named there are loaded."
+            )
+        return Finding(
+            "REGISTRY.PLUGIN_UNDECIDED",
+            ERROR,
+            image,
+            f"{engine} itself does not know {name}{hint}, but the image has plugins that may add it: {plugins}.{filtered}",
+            "The files cannot tell what a plugin adds: start vLLM from this image once and ask "
+            "ModelRegistry.get_supported_archs().",
+            plugins,
+        )
+    if kind == registries.REMOVED:
+        return Finding(
+            "REGISTRY.ARCHITECTURE_REMOVED",
+            ERROR,
+            image,
+            f"{engine} no longer knows {name}; the last version that did was {verdict['last_version']}.",
+            f"Use an image with {_ENGINE_NAMES[contents.engine]} {verdict['last_version']} or older.",
+        )
+    if kind == registries.DRAFT:
+        return Finding(
+            "REGISTRY.DRAFT_ONLY",
+            ERROR,
+            image,
+            f"{engine} knows {name} as a draft for speculative decoding only, not as a model to serve.",
+            "Name the architecture of the model itself (architectures in its config.json).",
+        )
+    if kind == registries.PLUGIN:
+        return Finding(
+            "REGISTRY.PLUGIN_MISSING",
+            ERROR,
+            image,
+            f"{engine} knows {name} only with a plugin, which the image does not have: {verdict['plugin']}.",
+            "Use an image with the plugin.",
+        )
+    if not contents.registry.complete:
+        return Finding(
+            "REGISTRY.INCOMPLETE",
+            ERROR,
+            image,
+            f"{name} is not in what can be read of the model registry of {engine}{hint}, but a part of it is computed.",
+            "Start the engine from this image once and ask it, or use an image with a released version.",
+        )
+    return Finding("REGISTRY.ARCHITECTURE_UNKNOWN", ERROR, image, f"{engine} does not know {name}{hint}.", remedy)
+
+
+def _judge_model_type(image: str, contents: Contents, wishes: Wishes) -> list[Finding]:
+    known = contents.model_types
+    if not wishes.model_type or wishes.remote_code or known is None or wishes.model_type in known:
+        return []
+    transformers = contents.versions.get("transformers") or "(version unknown)"
+    return [
+        Finding(
+            "REGISTRY.MODEL_TYPE_UNKNOWN",
+            ERROR,
+            image,
+            f"Neither {_engine(contents)} nor transformers {transformers} has a configuration class for model type "
+            f"{wishes.model_type}.",
+            "Use a newer image rather than a newer transformers in this one.",
+        )
+    ]
+
+
+def _judge_parser(image: str, contents: Contents, what: str, wanted: str, known: list[str]) -> list[Finding]:
+    if not wanted or wanted in known:
+        return []
+    name = what.upper().replace(" ", "_")
+    if not known:
+        return [
+            Finding(
+                f"REGISTRY.{name}_PARSER_UNDECIDED",
+                WARNING,
+                image,
+                f"The names of the {what} parsers of {_engine(contents)} cannot be read, so {wanted} is not checked.",
+            )
+        ]
+    return [
+        Finding(
+            f"REGISTRY.{name}_PARSER_UNKNOWN",
+            ERROR,
+            image,
+            f"{_engine(contents)} has no {what} parser {wanted}.",
+            f"Use one of: {', '.join(known)}.",
+        )
+    ]
+
+
+def _judge_gpu(image: str, contents: Contents, wishes: Wishes) -> list[Finding]:
+    """Whether the toolkit that torch was built with knows the GPU. It says nothing about the kernels of the engine."""
+    needed = _CUDA_OF_ARCHITECTURE.get(wishes.gpu_arch) if wishes.gpu_arch else None
+    cuda, torch = contents.versions.get("cuda"), contents.versions.get("torch")
+    if not needed or not torch:
+        return []
+    if cuda and Version.parse(cuda) >= Version.parse(needed):
+        return []
+    built = f"is built with CUDA {cuda}" if cuda else "is built without CUDA"
+    architecture = ".".join(str(number) for number in wishes.gpu_arch or ())
+    return [
+        Finding(
+            "IMAGE.GPU_ARCH",
+            WARNING,
+            image,
+            f"torch {torch} {built}; compute capability {architecture} is known from CUDA {needed} on.",
+            "Expect 'no kernel image is available for execution on the device'; use an image built with CUDA 13.",
+        )
+    ]
+
+
+def _judge_package(image: str, contents: Contents, name: str, wish: Any, severity: str) -> Finding | None:
+    identity = f"REQUIRE.{re.sub(r'[^A-Z0-9]+', '_', name.upper())}"
+    version = contents.versions.get(name)
+    if wish is False:
+        if version is None:
+            return None
+        return Finding(identity, severity, image, f"{name} {version} is in the image and must not be.")
+    wanted = "" if wish is True else f" {wish}"
+    if version is None:
+        message = f"{name}{wanted} is needed, the image has no {name}."
+        if name == contents.engine:
+            message, severity = f"{name}{wanted} is needed, the version of {name} in the image is unknown.", WARNING
+        return Finding(identity, severity, image, message, _remedy_for_missing(contents, name))
+    if wish is True:
+        return None
+    try:
+        found = Version.parse(version)
+    except ValueError:
+        return Finding(
+            identity,
+            WARNING,
+            image,
+            f"{name}{wanted} is needed, {version!r} in the image cannot be compared with that.",
+        )
+    if found.without_release:
+        return Finding(
+            identity,
+            WARNING,
+            image,
+            f"{name}{wanted} is needed, the image has the development build {version}, which does not say to which "
+            "release it belongs.",
+        )
+    if Requirement.parse(str(wish)).met_by(found):
+        return None
+    return Finding(identity, severity, image, f"{name}{wanted} is needed, the image has {name} {version}.")
+
+
+def _remedy_for_missing(contents: Contents, name: str) -> str:
+    if name != "ray":
+        return ""
+    remedy = "Use an image that has Ray, or add the same version of it on all hosts"
+    try:
+        newer = contents.engine == "vllm" and Version.parse(contents.engine_version) >= _VLLM_WITH_MP_OVER_HOSTS
+    except ValueError:
+        newer = False
+    return f"{remedy}, or serve without Ray (spark_backend: mp)." if newer else f"{remedy}."
