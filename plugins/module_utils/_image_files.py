@@ -100,10 +100,10 @@ class ImageFiles:
 
     def read(self, path: str) -> bytes | None:
         """The content of a file; None when there is none or when it is larger than any file worth reading."""
-        info = self.info(path)
-        if info is None:
-            return None
-        for member, content in self._archive(info.target):
+        for member, content in self._archive(path):
+            if member.issym():
+                info = self.info(path)
+                return self.read(info.target) if info and info.target != path else None
             return content.read() if member.isfile() and member.size <= READ_LIMIT else None
         return None
 

@@ -24,7 +24,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._static_python im
 
 ENGINES = ("vllm", "sglang")
 # Entry points that every vLLM process loads and that may add architectures (vllm/plugins/__init__.py).
-_PLUGIN_GROUPS = ("vllm.general_plugins", "vllm.platform_plugins")
+_PLUGIN_GROUPS = ("vllm.general_plugins",)
 # Where a package says its version: file below its folder, names in the order of preference.
 _VERSION_FILES = {
     "vllm": (("_version.py", "version.py"), ("__version__", "version")),
@@ -193,16 +193,17 @@ class ImageProbe:
         own: set[str] = set()
         if engine.name == "vllm":
             source = self.files.read(f"{engine.path}/transformers_utils/config.py")
-            own = (registries.read_config_types(source, "_CONFIG_REGISTRY") if source else None) or set()
+            own, _complete = registries.read_config_types(source, "_CONFIG_REGISTRY")
         transformers = self.finder.find_package(python, "transformers")
         if not transformers:
             return None
-        for name in ("configuration_auto.py", "auto_mappings.py"):
-            source = self.files.read(f"{transformers.path}/models/auto/{name}")
-            types = registries.read_config_types(source, "CONFIG_MAPPING_NAMES") if source else None
-            if types:
-                return own | types
-        return None
+        # From 5 on the table is generated into a file of its own, and the old one adds a few names to it.
+        auto = f"{transformers.path}/models/auto"
+        sources = [self.files.read(f"{auto}/{name}") for name in ("configuration_auto.py", "auto_mappings.py")]
+        tables = [registries.read_config_types(source, "CONFIG_MAPPING_NAMES") for source in sources]
+        if not any(complete for _types, complete in tables):
+            return None
+        return own.union(*(types for types, _complete in tables))
 
     def _search_distributions(self, contents: Contents, python: ImagePython) -> None:
         """Plugins and packages that only a search of all installed distributions finds; not done unless it can matter."""

@@ -166,14 +166,14 @@ def read_sglang_parser_names(source: bytes | str) -> set[str]:
     return names
 
 
-def read_config_types(source: bytes | str, *tables: str) -> set[str] | None:
-    """The model types in the first of the tables that the file has; None when it cannot be read."""
+def read_config_types(source: bytes | str | None, name: str) -> tuple[set[str], bool]:
+    """(model types in the table of a file, whether these are all)."""
+    if source is None:
+        return set(), False
     try:
-        module = StaticModule(source)
+        table = StaticModule(source).table(name)
     except Unreadable:
-        return None
-    for name in tables:
-        table = module.table(name)
-        if table is not None and (table or table.complete):
-            return {key for key in table if isinstance(key, str)}
-    return None
+        return set(), False
+    if table is None:
+        return set(), False
+    return {key for key in table if isinstance(key, str)}, table.complete
