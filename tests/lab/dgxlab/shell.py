@@ -25,7 +25,9 @@ def say(message: str) -> None:
     print(f"[{time.monotonic() - STARTED:6.1f}s] {message}", file=sys.stderr, flush=True)
 
 
-def run(command: Sequence[str | Path], *, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+def run(
+    command: Sequence[str | Path], *, stdin: str | None = None, check: bool = True
+) -> subprocess.CompletedProcess[str]:
     words = [str(word) for word in command]
     try:
         result = subprocess.run(words, input=stdin, capture_output=True, text=True, check=False)

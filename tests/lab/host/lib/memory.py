@@ -17,6 +17,7 @@ SWAP = 16_777_212
 CACHE_AFTER_DROP = 300_000
 BUFFERS = 200_000
 SHARED = 20_596
+HUGE_PAGES = "HugePages_Total:       0\nHugePages_Free:        0\nHugepagesize:       2048 kB\n"
 
 
 def write_in_place(path: Path, text: str) -> None:
@@ -54,8 +55,8 @@ def meminfo(gpu_kib: int, page_cache_kib: int) -> str:
         "CmaTotal": 0,
         "CmaFree": 0,
     }
-    lines = [f"{name + ':':<16}{value:>8} kB" for name, value in rows.items()]
-    return "\n".join([*lines, "HugePages_Total:       0", "HugePages_Free:        0", "Hugepagesize:       2048 kB", ""])
+    lines = [f"{name + ':':<16}{value:>8} kB\n" for name, value in rows.items()]
+    return "".join(lines) + HUGE_PAGES
 
 
 class Pool:
