@@ -164,8 +164,14 @@ class ImageProbe:
     def _vllm_parsers(self, folders: tuple[str, ...], path: str, manager: str) -> list[str]:
         """The folder has moved between versions; the old place may hold forwarding modules without names."""
         for folder in folders:
-            modules = self.files.read_folder(f"{path}/{folder}", "*.py")
-            names = registries.read_parser_names(modules.values(), manager)
+            # Newer versions have one table; older ones register in each module, so all must be read.
+            table = self.files.read(f"{path}/{folder}/__init__.py")
+            if table is None:
+                continue
+            names = registries.read_parser_names([table], manager)
+            if not names:
+                modules = self.files.read_folder(f"{path}/{folder}", "*.py")
+                names = registries.read_parser_names(modules.values(), manager)
             if names:
                 return sorted(names)
         return []

@@ -457,6 +457,7 @@ def test_no_is_not_said_without_knowing(probe, registry, finding):
         ),
         (
             {
+                "reasoning/__init__.py": "from .a import A\n",
                 "reasoning/a.py": '@ReasoningParserManager.register_module("deepseek_r1")\nclass A: ...\n',
                 "reasoning/b.py": '@ReasoningParserManager.register_module(name="qwen3")\nclass B: ...\n',
                 "reasoning/c.py": '@ReasoningParserManager.register_module(["x", "y"])\nclass C: ...\n',
@@ -478,7 +479,8 @@ def test_parsers_of_old_and_new_vllm(probe, files, parsers):
 
 @pytest.mark.parametrize("folder", ["tool_parsers", "entrypoints/openai/tool_parsers"])
 def test_tool_call_parsers_have_moved(probe, folder):
-    more = {f"{DIST}/vllm/{folder}/q.py": '@ToolParserManager.register_module(["qwen3_coder"])\nclass Q: ...\n'}
+    init = {f"{DIST}/vllm/{folder}/__init__.py": ""}
+    more = {**init, f"{DIST}/vllm/{folder}/q.py": '@ToolParserManager.register_module(["qwen3_coder"])\nclass Q: ...\n'}
     result = probe(vllm_image(REGISTRY, more=more), architecture=QWEN, tool_call_parser="qwen3_coder")
     assert result["images"][0]["tool_call_parsers"] == ["qwen3_coder"]
     assert ids(result) == []
