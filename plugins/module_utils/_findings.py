@@ -55,7 +55,7 @@ def describe(findings: Iterable[Finding]) -> str:
     for finding in sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)):
         lines.append(f"{finding.severity}: {finding.subject}: {finding.message} [{finding.id}]")
         if finding.remedy:
-            lines.append(f"  -> {finding.remedy}")
+            lines.append("  -> " + finding.remedy.replace("\n", "\n     "))
     return "\n".join(lines)
 
 

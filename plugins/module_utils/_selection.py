@@ -17,6 +17,7 @@ from typing import Any
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, INFO, Finding
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import MANAGED_LABEL, MANAGED_UNITS
 
+_SINGULAR = {"units": "unit", "containers": "container", "processes": "process"}
 STOP, KEEP, OURS, UNLISTED = "stop", "keep", "ours", "unlisted"
 
 
@@ -203,7 +204,7 @@ def unlisted_findings(
             held = (
                 f"{entry.get('used_gib', 0):.1f} GiB of GPU memory" if what == "memory" else f"port {entry.get('port')}"
             )
-            who = f"{kind.rstrip('s')} {name}, pid {entry.get('pid')}, user {entry.get('user') or 'unknown'}"
+            who = f"{_SINGULAR[kind]} {name}, pid {entry.get('pid')}, user {entry.get('user') or 'unknown'}"
             if what == "port" and owner == KEEP:
                 findings.append(
                     Finding(

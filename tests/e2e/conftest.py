@@ -1,0 +1,141 @@
+"""Deployments on the lab (docs/lab.md), with the commands that a user types. Needs the lab to be up."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+INVENTORY = "inventories/lab_inventory"
+# A deployment of the lab takes about two minutes; one that hangs must not take CI with it.
+PLAYBOOK_TIMEOUT_SECONDS = 900
+
+_RECAP = re.compile(r"^(\S+)\s+: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished ansible-playbook. changed: by host."""
+
+    returncode: int
+    output: str
+
+    @property
+    def changed(self) -> dict[str, int]:
+        return {found[0]: int(found[2]) for found in _RECAP.findall(self.output)}
+
+    @property
+    def gates(self) -> list[str]:
+        """Numbers of the gates that were entered, in order."""
+        return re.findall(r"^== Gate (\S+):", self.output, re.MULTILINE)
+
+    def assert_stopped_at(self, gate: str) -> None:
+        assert self.returncode != 0, self.output[-3000:]
+        assert self.gates[-1] == gate, self.output[-3000:]
+
+
+def playbook_command(*arguments: str, playbook: str = "deploy_qwen35.yml", inventory: str = INVENTORY) -> list[str]:
+    return ["ansible-playbook", playbook, "-i", inventory, *arguments]
+
+
+def run_playbook(*arguments: str, playbook: str = "deploy_qwen35.yml", inventory: str = INVENTORY) -> Run:
+    done = subprocess.run(
+        playbook_command(*arguments, playbook=playbook, inventory=inventory),
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PLAYBOOK_TIMEOUT_SECONDS,
+        check=False,
+    )
+    print(done.stdout)
+    return Run(done.returncode, done.stdout)
+
+
+def lab(*arguments: str) -> str:
+    """A command of the lab, for example lab("reset")."""
+    return subprocess.run(
+        [sys.executable, "tests/lab/lab.py", *arguments], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def on(host: str, *command: str, check: bool = True) -> str:
+    """Run a command as root of a lab host, not through Ansible: a second witness of what is true there."""
+    done = subprocess.run(["docker", "exec", host, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 or not check, f"{command} on {host}: {done.stderr}"
+    return done.stdout
+
+
+def containers(host: str) -> dict[str, dict[str, Any]]:
+    """The running containers of a lab host by name, as docker inspect prints them."""
+    ids = on(host, "docker", "ps", "--quiet").split()
+    found = json.loads(on(host, "docker", "inspect", *ids)) if ids else []
+    return {item["Name"].lstrip("/"): item for item in found}
+
+
+def identity(host: str, name: str) -> tuple[str, str]:
+    """(id, start time) of a running container: equal before and after means that nobody touched it."""
+    item = containers(host)[name]
+    return item["Id"], item["State"]["StartedAt"]
+
+
+def unit_state(host: str, unit: str) -> str:
+    return on(host, "systemctl", "is-active", unit, check=False).strip()
+
+
+def what_ran_before_runs() -> dict[str, str]:
+    """The services of the lab's start state that are not running; empty when all do."""
+    down = {}
+    for unit in ("vllm-cluster.service", "vllm-proxy.service"):
+        if unit_state("spark-head", unit) != "active":
+            down[unit] = unit_state("spark-head", unit)
+        enabled = on("spark-head", "systemctl", "is-enabled", unit, check=False).strip()
+        if enabled != "enabled":
+            down[f"{unit} at boot"] = enabled
+    for host, names in (("spark-head", ("glm", "reranker")), ("spark-worker", ("embeddings", "reranker"))):
+        for name in names:
+            item = containers(host).get(name)
+            if item is None:
+                down[f"{host} {name}"] = "not running"
+            elif name != "glm" and item["HostConfig"]["RestartPolicy"]["Name"] != "unless-stopped":
+                down[f"{host} {name} policy"] = item["HostConfig"]["RestartPolicy"]["Name"]
+    for host, port, answer in (("spark-head", 8000, "glm"), ("spark-head", 8080, "vllm-proxy"), ("spark-head", 8102, "reranker")):
+        if answer not in on(host, "curl", "-s", "--max-time", "5", f"http://127.0.0.1:{port}/", check=False):
+            down[f"{host} port {port}"] = f"does not answer as {answer}"
+    return down
+
+
+def nothing_of_ours_runs() -> list[str]:
+    left = []
+    for host in ("spark-head", "spark-worker"):
+        left += [f"{host} {name}" for name in containers(host) if name.startswith("dgxspark")]
+        left += [
+            f"{host} {unit}"
+            for unit in ("dgxspark-ray.service", "dgxspark-vllm.service")
+            if unit_state(host, unit) in ("active", "activating")
+        ]
+    return left
+
+
+@pytest.fixture(scope="session")
+def embeddings_before() -> tuple[str, str]:
+    """The kept container as it was before the first deployment of this session."""
+    return identity("spark-worker", "embeddings")
+
+
+@pytest.fixture
+def mutated_model() -> Callable[[str], str]:
+    """Puts a faulty model on the head and returns its folder: wrong-answer, no-reasoning."""
+
+    def make(kind: str) -> str:
+        return lab("mutation", kind).strip().splitlines()[-1]
+
+    return make

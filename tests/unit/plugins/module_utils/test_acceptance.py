@@ -1,0 +1,95 @@
+"""A wrong answer, missing reasoning, an unparsed tool call, a hang: each is found; a right answer in either wording passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from ansible_collections.dgxspark.serving.plugins.module_utils._acceptance import accept
+
+QUESTIONS = [
+    {"name": "sum", "prompt": "What is 2+2?", "content_matches": r"\b4\b", "reasoning": True},
+    {
+        "name": "tool",
+        "prompt": "Weather in Paris?",
+        "tool": {"name": "get_weather", "parameters": {}},
+        "tool_arguments_match": {"city": "(?i)paris"},
+    },
+]
+
+
+def completion(
+    content: str = "2 + 2 = 4.", reasoning_field: str = "reasoning", tokens: int = 10, **message: Any
+) -> dict[str, Any]:
+    return {
+        "choices": [{"message": {"content": content, reasoning_field: "2 plus 2 makes 4.", **message}}],
+        "usage": {"completion_tokens": tokens},
+    }
+
+
+def tool_completion(name: str = "get_weather", arguments: str = '{"city": "Paris"}') -> dict[str, Any]:
+    return completion("", tool_calls=[{"function": {"name": name, "arguments": arguments}}])
+
+
+class Server:
+    """Answers from a script: what to say to the sum, what to the tool question."""
+
+    def __init__(self, plain: Any, tool: Any) -> None:
+        self.plain, self.tool, self.requests = plain, tool, 0
+
+    def __call__(self, body: Mapping[str, Any]) -> tuple[int, Any, str]:
+        self.requests += 1
+        answer = self.tool if "tools" in body else self.plain
+        if callable(answer):
+            answer = answer(self.requests)
+        if isinstance(answer, OSError):
+            raise answer
+        return (200, answer, "") if isinstance(answer, dict) else (int(answer), None, "EngineCore encountered an issue")
+
+
+def judge(plain: Any = None, tool: Any = None, expected: float = 0) -> tuple[list[str], Server]:
+    server = Server(plain or completion(), tool or tool_completion())
+    result = accept(QUESTIONS, "qwen35", 64, expected, server)
+    return [finding.id for finding in result.findings], server
+
+
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+def test_right_answers_pass(field: str) -> None:
+    found, server = judge(completion(reasoning_field=field))
+    assert found == []
+    # Both questions, the first twice more in a row, then both at a time.
+    assert server.requests == 6
+
+
+@pytest.mark.parametrize(
+    ("plain", "tool", "expected"),
+    [
+        (completion("2 + 2 = 5."), None, "ACCEPTANCE.WRONG_CONTENT"),
+        (completion("It is 42."), None, "ACCEPTANCE.WRONG_CONTENT"),
+        (completion(reasoning=""), None, "ACCEPTANCE.NO_REASONING"),
+        (completion(reasoning=None), None, "ACCEPTANCE.NO_REASONING"),
+        (completion(tokens=0), None, "ACCEPTANCE.NO_USAGE"),
+        (None, completion("<tool_call>get_weather</tool_call>"), "ACCEPTANCE.NO_TOOL_CALL"),
+        (None, tool_completion(arguments="{city"), "ACCEPTANCE.NO_TOOL_CALL"),
+        (None, tool_completion(arguments='{"city": "Rome"}'), "ACCEPTANCE.NO_TOOL_CALL"),
+        (None, tool_completion(name="get_time"), "ACCEPTANCE.NO_TOOL_CALL"),
+        (500, None, "ACCEPTANCE.REQUEST_FAILED"),
+        (OSError("timed out"), None, "ACCEPTANCE.REQUEST_FAILED"),
+        ({"object": "list"}, None, "ACCEPTANCE.NO_COMPLETION"),
+    ],
+)
+def test_each_fault_is_named(plain: Any, tool: Any, expected: str) -> None:
+    found, _server = judge(plain, tool)
+    assert found == [expected]
+
+
+def test_an_engine_that_dies_at_the_third_request_is_found() -> None:
+    found, server = judge(lambda number: completion() if number < 4 else 500)
+    assert found == ["ACCEPTANCE.REQUEST_FAILED"]
+    assert server.requests == 4
+
+
+def test_slow_is_a_warning() -> None:
+    found, _server = judge(expected=1e9)
+    assert found == ["ACCEPTANCE.SLOW"]

@@ -1,0 +1,110 @@
+"""Whose is a holder, and what does the report say about one that is on neither list?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.dgxspark.serving.plugins.module_utils._selection import (
+    Selection,
+    classify,
+    container_of_unit,
+    memory_finding,
+    stoppable_unlisted,
+    unlisted_findings,
+)
+
+STOP = Selection.parse({"units": ["vllm-cluster"], "containers": ["reranker"], "processes": ["train.py"]})
+KEEP = Selection.parse(
+    {"containers": ["embeddings"], "images": ["tei"], "labels": ["keep=yes"], "units": ["db.service"]}
+)
+UNIT_CONTAINERS = {"glm": "vllm-cluster.service"}
+
+
+@pytest.mark.parametrize(
+    ("holder", "expected"),
+    [
+        ({"container": "reranker"}, "stop"),
+        ({"container": "glm"}, "stop"),
+        ({"systemd_unit": "vllm-cluster.service"}, "stop"),
+        ({"process": "/usr/bin/train.py --epochs 3"}, "stop"),
+        ({"container": "embeddings"}, "keep"),
+        ({"container": "x", "image": "tei:1.2"}, "keep"),
+        ({"container": "x", "labels": {"keep": "yes"}}, "keep"),
+        ({"container": "x", "labels": {"keep": "no"}}, "unlisted"),
+        # The keep-list wins over the stop list.
+        ({"container": "reranker", "image": "tei"}, "keep"),
+        ({"container": "dgxspark-ray", "labels": {"io.dgxspark.serving.managed": "true"}}, "ours"),
+        ({"systemd_unit": "dgxspark-vllm.service"}, "ours"),
+        ({"process": "python3 notebook.py"}, "unlisted"),
+        ({"container": "reranker-2"}, "unlisted"),
+        # An empty name is no name.
+        ({"container": "", "systemd_unit": ""}, "unlisted"),
+    ],
+)
+def test_classify(holder: dict[str, Any], expected: str) -> None:
+    assert classify(holder, STOP, KEEP, UNIT_CONTAINERS) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (
+            "{ path=/usr/bin/docker ; argv[]=/usr/bin/docker run --rm --init --name glm --network host vllm sleep infinity ; }",
+            "glm",
+        ),
+        ("{ path=/usr/bin/docker ; argv[]=/usr/bin/docker run --name=glm img ; }", "glm"),
+        ("{ path=/usr/bin/python3 ; argv[]=/usr/bin/python3 -m http.server --name x ; }", ""),
+    ],
+)
+def test_container_of_unit(command: str, expected: str) -> None:
+    assert container_of_unit(command) == expected
+
+
+def test_an_unlisted_holder_ends_the_run_with_lines_to_paste() -> None:
+    holder = {"pid": 7, "process": "python3 train.py", "used_gib": 12.5, "container": "notebook", "user": "ana"}
+    (finding,) = unlisted_findings("spark-1", [holder], [], STOP, KEEP, {}, "fail")
+    assert (finding.id, finding.severity, finding.subject) == ("HOLDER.MEMORY_UNLISTED", "error", "spark-1")
+    assert "12.5 GiB" in finding.message
+    assert "pid 7, user ana" in finding.message
+    assert "spark_stop: {containers: [notebook]}" in finding.remedy
+    assert "spark_keep: {containers: [notebook]}" in finding.remedy
+
+
+def test_an_unlisted_port_holder_ends_the_run() -> None:
+    listener = {"port": 8000, "pid": 9, "process": "nginx", "systemd_unit": "nginx.service", "user": "root"}
+    (finding,) = unlisted_findings("spark-1", [], [listener], STOP, KEEP, {}, "fail")
+    assert finding.id == "HOLDER.PORT_UNLISTED"
+    assert "spark_stop: {units: [nginx.service]}" in finding.remedy
+
+
+def test_a_kept_port_holder_is_an_error_even_under_stop() -> None:
+    listener = {"port": 8000, "pid": 9, "container": "embeddings"}
+    (finding,) = unlisted_findings("spark-1", [], [listener], STOP, KEEP, {}, "stop")
+    assert (finding.id, finding.severity) == ("HOLDER.PORT_KEPT", "error")
+
+
+@pytest.mark.parametrize(
+    ("holder", "severity", "names"),
+    [
+        ({"container": "notebook", "used_gib": 1.0}, "info", ["notebook"]),
+        ({"container": "desktop", "used_gib": 1.0, "graphics": True}, "error", []),
+        ({"process": "python3 train", "used_gib": 1.0}, "error", []),
+    ],
+)
+def test_stop_takes_only_what_can_be_brought_back(holder: dict[str, Any], severity: str, names: list[str]) -> None:
+    (finding,) = unlisted_findings("spark-1", [holder], [], STOP, KEEP, {}, "stop")
+    assert finding.severity == severity
+    assert stoppable_unlisted([holder], STOP, KEEP, {}) == names
+
+
+MEMORY = {"total_gib": 119.6, "available_gib": 20.0}
+
+
+@pytest.mark.parametrize(("used", "fits"), [(90.0, True), (60.0, False)])
+def test_memory_after_the_teardown_is_foreseen(used: float, fits: bool) -> None:
+    holders = [{"container": "glm", "used_gib": used}, {"container": "embeddings", "used_gib": 30.0}]
+    findings = memory_finding("spark-1", holders, MEMORY, 0.8, STOP, KEEP, UNIT_CONTAINERS, [])
+    assert [finding.id for finding in findings] == ([] if fits else ["HOLDER.MEMORY_WILL_NOT_FIT"])
+    if findings:
+        assert "Kept: embeddings (30.0 GiB)" in findings[0].message
