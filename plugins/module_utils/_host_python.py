@@ -82,6 +82,11 @@ def connect_engine(docker_host: str = DEFAULT_DOCKER_HOST) -> APIClient:
     return client
 
 
+def is_engine_error(error: Exception) -> bool:
+    """Whether the engine or the way to it is to blame."""
+    return isinstance(error, (docker.errors.DockerException, requests.exceptions.RequestException))
+
+
 def look_up(inspect: Callable[[str], dict[str, Any]], name: str) -> dict[str, Any] | None:
     """What C(inspect) of a client says about C(name); None when the engine has no such object."""
     try:

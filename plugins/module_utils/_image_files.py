@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import fnmatch
+import io
 import json
 import os
 import posixpath
@@ -145,6 +146,9 @@ class ImageFiles:
             name = member.name.partition("/")[2]
             if member.isfile() and name and member.size <= READ_LIMIT:
                 yield name, content
+            elif member.islnk():
+                # The second of two hard links has no content in a tar.
+                yield name, io.BytesIO(self.read(posixpath.join(folder, name)) or b"")
 
     def _archive(self, path: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
         answer = self.client.get(

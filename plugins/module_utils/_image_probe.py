@@ -71,6 +71,8 @@ class Contents:
     plugin_filter: str | None = None
     reasoning_parsers: list[str] = field(default_factory=list)
     tool_call_parsers: list[str] = field(default_factory=list)
+    # Settings of NCCL that the image brings in a file, where no inspection of its environment shows them.
+    nccl_conf: dict[str, str] = field(default_factory=dict)
     # Model types that engine or transformers know; None when that cannot be told.
     model_types: set[str] | None = None
 
@@ -94,6 +96,7 @@ class ImageProbe:
             self._read_vllm(contents, package.path)
         else:
             self._read_sglang(contents, package.path)
+        contents.nccl_conf = self._nccl_conf()
         contents.model_types = self._model_types(python, package)
         self._search_distributions(contents, python)
         return contents
@@ -148,6 +151,16 @@ class ImageProbe:
                 return named[1]
         return self.finder.debian_version("libnccl2") or None
 
+    def _nccl_conf(self) -> dict[str, str]:
+        """What NCCL reads beside the environment, the user's file last, which wins."""
+        settings = {}
+        for path in ("/etc/nccl.conf", f"{self.environment.get('HOME', '/root')}/.nccl.conf"):
+            for line in (self.files.read(path) or b"").decode(errors="replace").splitlines():
+                name, equals, value = line.partition("=")
+                if equals and not name.lstrip().startswith("#"):
+                    settings[name.strip()] = value.strip()
+        return settings
+
     def _read_vllm(self, contents: Contents, path: str) -> None:
         source = self.files.read(f"{path}/model_executor/models/registry.py")
         try:
@@ -200,6 +213,10 @@ class ImageProbe:
         if engine.name == "vllm":
             source = self.files.read(f"{engine.path}/transformers_utils/config.py")
             own, _complete = registries.read_config_types(source, "_CONFIG_REGISTRY")
+        else:
+            # SGLang registers the classes of these modules in a loop.
+            modules = self.files.read_folder(f"{engine.path}/srt/configs", "*.py")
+            own = registries.read_class_model_types(modules.values())
         transformers = self.finder.find_package(python, "transformers")
         if not transformers:
             return None

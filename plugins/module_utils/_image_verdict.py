@@ -94,6 +94,7 @@ def judge(image: str, contents: Contents, wishes: Wishes) -> list[Finding]:
     findings += _judge_parser(image, contents, "reasoning", wishes.reasoning_parser, contents.reasoning_parsers)
     findings += _judge_parser(image, contents, "tool call", wishes.tool_call_parser, contents.tool_call_parsers)
     findings += _judge_gpu(image, contents, wishes)
+    findings += _judge_nccl_conf(image, contents)
     for severity, wanted in ((ERROR, wishes.require), (WARNING, wishes.prefer)):
         for name, wish in wanted.items():
             finding = _judge_package(image, contents, name, wish, severity)
@@ -232,6 +233,23 @@ def _judge_gpu(image: str, contents: Contents, wishes: Wishes) -> list[Finding]:
             image,
             f"torch {torch} {built}; compute capability {architecture} is known from CUDA {needed} on.",
             "Expect 'no kernel image is available for execution on the device'; use an image built with CUDA 13.",
+        )
+    ]
+
+
+def _judge_nccl_conf(image: str, contents: Contents) -> list[Finding]:
+    if not contents.nccl_conf:
+        return []
+    settings = ", ".join(f"{name}={value}" for name, value in contents.nccl_conf.items())
+    return [
+        Finding(
+            "IMAGE.NCCL_CONF",
+            WARNING,
+            image,
+            f"The image brings settings of NCCL in a file (/etc/nccl.conf or ~/.nccl.conf), which no look at its environment "
+            f"shows: {settings}.",
+            "Set what is not wanted in the environment, which wins over the file, or mount an empty file over it.",
+            settings,
         )
     ]
 

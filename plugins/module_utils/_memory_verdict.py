@@ -212,8 +212,8 @@ def _invisible_process(holder: Holder) -> Finding:
         WARNING,
         f"process {holder.pid}",
         f"nvidia-smi lists process {holder.pid} ({holder.process or 'no name'}), which this host does not show: "
-        "it belongs to another PID namespace or has just ended.",
-        "Look from the host itself, not from a container.",
+        "it belongs to another PID namespace, has just ended, or is hidden from this user (hidepid).",
+        "Look from the host itself, not from a container, and as root (become).",
     )
 
 

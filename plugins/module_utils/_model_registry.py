@@ -166,6 +166,15 @@ def read_sglang_parser_names(source: bytes | str) -> set[str]:
     return names
 
 
+def read_class_model_types(modules: Iterable[bytes | str]) -> set[str]:
+    """The values of C(model_type) of all classes in the modules."""
+    types: set[str] = set()
+    for source in modules:
+        text = source.decode(errors="replace") if isinstance(source, bytes) else source
+        types.update(re.findall(r"""^\s+model_type\s*(?::\s*\w+\s*)?=\s*["']([^"']+)["']""", text, re.M))
+    return types
+
+
 def read_config_types(source: bytes | str | None, name: str) -> tuple[set[str], bool]:
     """(model types in the table of a file, whether these are all)."""
     if source is None:

@@ -207,6 +207,10 @@ images:
       description: Plugins in the image that may add architectures, if they were searched for.
       type: dict
       sample: {"register_raven": "raven_vllm:register (vllm-raven-plugin 0.1)"}
+    nccl_conf:
+      description: Settings of NCCL in C(/etc/nccl.conf) and C(~/.nccl.conf) of the image.
+      type: dict
+      sample: {"NCCL_IB_USE_INLINE": "1"}
     reasoning_parsers:
       description: Names of the reasoning parsers.
       type: list
@@ -359,14 +363,24 @@ class RegistryProbe:
         else:
             findings = self._platform_findings(name, image)
             if not findings:
-                with ImageFiles(self.client, image) as files:
-                    contents = ImageProbe(files, image.get("Config") or {}, self.request).run()
+                contents = self._look_into(name, image)
                 findings = judge(name, contents, self.wishes)
         entry = self._entry(name, image or {}, contents)
         entry["suitable"] = worst_severity(findings) != ERROR
         entry["findings"] = as_dicts(findings)
         entry["duration_ms"] = round((monotonic() - began) * 1000)
         return entry, findings
+
+    def _look_into(self, name: str, image: dict[str, Any]) -> Contents:
+        try:
+            with ImageFiles(self.client, image) as files:
+                return ImageProbe(files, image.get("Config") or {}, self.request).run()
+        except Exception as error:
+            if not host_python.is_engine_error(error):
+                raise
+            raise host_python.EngineUnavailable(
+                f"The Docker Engine cannot read files of image {name}: {error}"
+            ) from error
 
     def _platform_findings(self, name: str, image: dict[str, Any]) -> list[Finding]:
         found = _image_platform(image)
@@ -401,6 +415,7 @@ class RegistryProbe:
             "closest": closest,
             "known_architectures": registry.kinds if registry and not asked else {},
             "plugins": contents.plugins,
+            "nccl_conf": contents.nccl_conf,
             "reasoning_parsers": contents.reasoning_parsers,
             "tool_call_parsers": contents.tool_call_parsers,
         }

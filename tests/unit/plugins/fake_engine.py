@@ -26,6 +26,12 @@ class Link(str):
     __slots__ = ()
 
 
+class HardLink(Link):
+    """A second name of a file. The engine reads it as the file, but in a tar of a folder it has no content."""
+
+    __slots__ = ()
+
+
 class Answer:
     def __init__(self, status: int, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
         self.status_code = status
@@ -144,7 +150,12 @@ class FakeEngine:
             for name in names:
                 member = tarfile.TarInfo(posixpath.relpath(name, posixpath.dirname(path)))
                 content = image.files[name]
-                if isinstance(content, Link):
+                if isinstance(content, HardLink) and name == path:
+                    content = image.files[content]
+                if isinstance(content, HardLink):
+                    member.type, member.linkname = tarfile.LNKTYPE, posixpath.relpath(content, posixpath.dirname(path))
+                    archive.addfile(member)
+                elif isinstance(content, Link):
                     member.type, member.linkname = tarfile.SYMTYPE, str(content)
                     archive.addfile(member)
                 else:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.dgxspark.serving.plugins.modules import registry_probe
-from ansible_collections.dgxspark.serving.tests.unit.plugins.fake_engine import FakeEngine, FakeImage, Link
+from ansible_collections.dgxspark.serving.tests.unit.plugins.fake_engine import FakeEngine, FakeImage, HardLink, Link
 
 DIST = "/usr/local/lib/python3.12/dist-packages"
 QWEN = "Qwen3_5MoeForConditionalGeneration"
@@ -416,6 +416,54 @@ def test_container_is_removed_when_the_probe_fails(monkeypatch):
     with pytest.raises(ZeroDivisionError):
         registry_probe.RegistryProbe(engine, {"engine": "auto", "platform": None}, registry_probe.Wishes()).probe("img")
     assert engine.removed == list(engine.created)
+
+
+def test_engine_that_refuses_is_a_failure_with_the_name_of_the_image(probe, monkeypatch):
+    engine = FakeEngine({"img": vllm_image(REGISTRY)})
+
+    def refuse(*_arguments: Any, **_options: Any) -> Any:
+        raise registry_probe.host_python.docker.errors.APIError("no space left on device")
+
+    monkeypatch.setattr(engine, "create_container", refuse)
+    result = probe(engine.images, fake=engine)
+    assert result["failed"] is True
+    assert "cannot read files of image img: no space left on device" in result["msg"]
+
+
+def test_case_015_settings_of_nccl_in_a_file_are_reported(probe, case_text):
+    result = probe(vllm_image(REGISTRY, more={"/etc/nccl.conf": case_text("015", "etc-nccl.conf")}), architecture=QWEN)
+    settings = {"NCCL_IB_USE_INLINE": "1", "NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS": "1"}
+    assert result["images"][0]["nccl_conf"] == settings
+    assert ids(result) == ["IMAGE.NCCL_CONF"]
+    assert "NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS=1" in result["findings"][0]["message"]
+    assert result["suitable"] == ["img"]
+
+
+def test_hard_links_are_read(probe):
+    folder = f"{DIST}/sglang"
+    files: dict[str, bytes | str] = {
+        f"{folder}/__init__.py": "",
+        f"{folder}/srt/models/a.orig": "class A: ...\nEntryClass = A\n",
+        f"{folder}/srt/models/b.py": HardLink(f"{folder}/srt/models/a.orig"),
+        f"{folder}/srt/models/c.py": "class C: ...\nEntryClass = C\n",
+    }
+    (entry,) = probe(FakeImage({**UBUNTU_PYTHON, **files}))["images"]
+    assert entry["known_architectures"] == {"A": "model", "C": "model"}
+
+
+def test_sglang_brings_configuration_classes(probe, tmp_path):
+    folder = f"{DIST}/sglang"
+    files: dict[str, bytes | str] = {
+        f"{folder}/__init__.py": "",
+        f"{folder}/srt/models/a.py": "class A: ...\nEntryClass = A\n",
+        f"{folder}/srt/configs/a.py": 'class AConfig(PretrainedConfig):\n    model_type = "a_model"\n',
+        f"{DIST}/transformers/__init__.py": "",
+        f"{DIST}/transformers/models/auto/configuration_auto.py": TRANSFORMERS_TABLE,
+    }
+    image = FakeImage({**UBUNTU_PYTHON, **files})
+    for model_type, expected in (("a_model", []), ("llama", []), ("b_model", ["REGISTRY.MODEL_TYPE_UNKNOWN"])):
+        model = model_config(tmp_path, architectures=["A"], model_type=model_type)
+        assert ids(probe(image, model_path=model)) == expected
 
 
 def test_known_architectures_only_without_a_question(probe):
