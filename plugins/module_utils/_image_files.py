@@ -234,43 +234,40 @@ def _list(layers: list[str], folder: str) -> list[str]:
     """The names in a folder: those of all layers, but those that an upper layer removes."""
     names: dict[str, bool] = {}
     for layer in layers:
-        path = _inside(layer, folder)
-        if path is None:
-            continue
-        if path is _HIDDEN:
-            break
-        with os.scandir(path) as entries:
-            for entry in entries:
-                mode = entry.stat(follow_symlinks=False)
-                removed = stat.S_ISCHR(mode.st_mode) and mode.st_rdev == 0
-                names.setdefault(entry.name, not removed)
-        if _is_opaque(path):
+        path, final = _inside(layer, folder)
+        if path:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    names.setdefault(entry.name, not _is_removal(entry.stat(follow_symlinks=False)))
+        if final:
             break
     return sorted(name for name, present in names.items() if present)
 
 
-_HIDDEN = "/"
+def _inside(layer: str, path: str) -> tuple[str, bool]:
+    """(where a folder of the image lies in a layer, whether the layers below do not count).
 
-
-def _inside(layer: str, path: str) -> str | None:
-    """Where a path of the image lies in a layer: None when the layer has nothing to say about it.
-
-    _HIDDEN when the layer removes it or replaces it by what is no folder, so that lower layers do not count.
+    An empty string when the layer does not have it.
     """
-    current = layer
+    current, final = layer, False
     for part in path.strip("/").split("/"):
-        if current != layer and _is_opaque(current) and not os.path.lexists(os.path.join(current, part)):
-            return _HIDDEN
         current = os.path.join(current, part)
         try:
             mode = os.lstat(current)
         except FileNotFoundError:
-            return None
+            return "", final
         if stat.S_ISLNK(mode.st_mode):
             raise _Unclear(current)
         if not stat.S_ISDIR(mode.st_mode):
-            return _HIDDEN
-    return current
+            # Removed, or replaced by what is no folder.
+            return "", True
+        final = final or _is_opaque(current)
+    return current, final
+
+
+def _is_removal(mode: os.stat_result) -> bool:
+    """overlayfs: a character device 0/0 in a layer removes the name from the layers below."""
+    return stat.S_ISCHR(mode.st_mode) and mode.st_rdev == 0
 
 
 def _is_opaque(folder: str) -> bool:
@@ -283,20 +280,17 @@ def _is_opaque(folder: str) -> bool:
 def _read_from_layers(layers: list[str], path: str) -> bytes | None:
     folder, name = posixpath.split(path)
     for layer in layers:
-        place = _inside(layer, folder)
-        if place is None:
-            continue
-        if place is _HIDDEN:
-            return None
+        place, final = _inside(layer, folder)
         try:
-            handle = os.open(os.path.join(place, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            handle = os.open(os.path.join(place, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) if place else -1
         except FileNotFoundError:
-            if _is_opaque(place):
-                return None
-            continue
+            handle = -1
         except OSError as error:
             raise _Unclear(path) from error
-        with os.fdopen(handle, "rb") as file:
-            mode = os.fstat(file.fileno())
-            return file.read(READ_LIMIT) if stat.S_ISREG(mode.st_mode) else None
+        if handle >= 0:
+            with os.fdopen(handle, "rb") as file:
+                mode = os.fstat(file.fileno())
+                return file.read(READ_LIMIT) if stat.S_ISREG(mode.st_mode) else None
+        if final:
+            break
     return None

@@ -198,6 +198,7 @@ def test_case_032_required_memory_may_come_from_the_page_cache(host, check, case
     beyond = check(required_gib=100, reserve_gib=9.5)
     assert beyond["fits"] is False
     assert finding_ids(beyond) == ["MEMORY.DOES_NOT_FIT"]
+    assert "109.50 GiB (100 required, 9.5 in reserve)" in beyond["findings"][0]["message"]
 
 
 @pytest.mark.parametrize(
@@ -300,6 +301,15 @@ def test_case_041_old_vllm_misses_what_the_kernel_could_reclaim(host, check, cas
     assert finding["id"] == "MEMORY.PAGE_CACHE"
     # 1.2 GiB of page cache is what always remains: dropping it again is no advice.
     assert finding["remedy"] == "Use a utilization of at most 0.82."
+
+
+def test_desktop_is_not_named_as_what_to_stop(host, check):
+    table = "|    0   N/A  N/A            4174      G   /usr/bin/gnome-shell                    4096MiB |"
+    host.gpus(table=table, processes=[{"pid": "50", "process_name": "train", "used_gpu_memory": "9000 MiB"}])
+    host.process(4174, "/usr/bin/gnome-shell")
+    host.process(50, "train", cgroup="0::/system.slice/train.service")
+    (finding,) = check(required_gib=200)["findings"]
+    assert finding["remedy"] == "Make room: unit train.service (8.8 GiB)."
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,8 @@ def test_case_009_pinned_index_is_a_hole_on_the_second_device(fabric, check, cas
 
 def test_case_009_the_log_alone_suffices(fabric, check, case_text):
     result = check(log=case_text("009", "worker.log"), expect_rails=0)
+    # The log has no line that names the rank: the direction of a channel does.
+    assert [rank["rank"] for rank in result["transport"]["ranks"]] == [1]
     finding = next(finding for finding in result["findings"] if finding["id"] == "NCCL.GID_INVALID")
     assert "GID index 3 of roceP2p1s0f1 is empty" in finding["message"]
     assert "ibv_modify_qp failed with 61" in finding["evidence"]
@@ -207,6 +209,8 @@ def test_case_013_the_other_host_sees_it_in_log_and_pings(fabric, check, case_te
         ("192.168.101.12", True, False),
     ]
     assert "enP2p1s0f1np1 has MTU 9000 here" in result["findings"][1]["message"]
+    # It was connected by RDMA and failed later.
+    assert result["transport"]["verdict"] == "ib"
 
 
 def test_case_015_settings_baked_into_the_image(fabric, check, case_text):
@@ -279,6 +283,7 @@ def test_case_022_selected_is_not_connected(fabric, check, case_text):
     result = check(log=case_text("022", "rank0.log"), expect_rails=0)
     transport = result["transport"]
     assert (transport["verdict"], transport["plugin"], transport["nccl_version"]) == ("unknown", "IBext_v8", "2.21.5")
+    assert len(transport["ranks"]) == 1
     finding = next(finding for finding in result["findings"] if finding["id"] == "NCCL.CONNECT_FAILED")
     assert "Connection timed out" in finding["message"]
     assert "newer NCCL" in finding["remedy"]
@@ -596,6 +601,18 @@ def test_ranks_of_one_log_and_of_two_are_the_same(fabric, check, case_text):
     logs = both_ranks(case_text)
     parts = [logs[: logs.index("spark-b")], logs[logs.index("spark-b") :]]
     assert check(log=logs)["transport"] == check(log=parts)["transport"] == check(log=[logs, logs])["transport"]
+
+
+def test_the_same_failure_in_two_logs_is_said_once(fabric, check, case_text):
+    fabric.spark(host=12, port=1)
+    log = case_text("016", "worker.log")
+    assert ids(check(log=[log, log])) == ["NCCL.REGISTRATION_FAILED"]
+
+
+def test_rank_that_only_receives(fabric, check):
+    fabric.spark(port=1)
+    log = "spark-b:250:292 [0] NCCL INFO Channel 00/0 : 0[0] -> 3[0] [receive] via NET/IB/0\n"
+    assert check(log=log)["transport"]["ranks"][0]["rank"] == 3
 
 
 def test_versions_of_nccl_must_agree(fabric, check, case_text):

@@ -83,8 +83,13 @@ def ids(result: dict[str, Any]) -> list[str]:
 )
 def test_cases_of_vllm_registries(probe, case_text, number, architecture, supported, kind, finding):
     result = probe(vllm_image(case_text(number, "registry.py")), architecture=architecture)
-    assert result["images"][0]["architectures"][architecture]["supported"] is supported
-    assert result["images"][0]["architectures"][architecture]["kind"] == kind
+    extra = (
+        {"last_version": {"Phi3SmallForCausalLM": "0.9.2", "Phi4MultimodalForCausalLM": "0.12.0"}[architecture]}
+        if kind == "removed"
+        else {}
+    )
+    verdict = {"supported": supported, "kind": kind, **extra}
+    assert result["images"][0]["architectures"] == {architecture: verdict}
     assert ids(result) == ([finding] if finding else [])
     assert result["suitable"] == (["img"] if supported else [])
 
@@ -345,6 +350,38 @@ def test_interpreter_is_read_from_the_script(probe, script):
     }
     (entry,) = probe(FakeImage(files), architecture=QWEN)["images"]
     assert (entry["engine_version"], entry["versions"]["python"]) == ("0.17.1", "3.12.9")
+
+
+@pytest.mark.parametrize(
+    "files, version",
+    [
+        (
+            {"/var/lib/dpkg/status": "Package: python3.12\nArchitecture: arm64\nVersion: 3.12.7-1ubuntu0.8\n\n"},
+            "3.12.7",
+        ),
+        ({}, "3.12"),
+    ],
+)
+def test_version_of_the_distributions_python(probe, files, version):
+    image = vllm_image(REGISTRY, more=files)
+    del image.files["/usr/include/python3.12/patchlevel.h"]
+    assert probe(image)["images"][0]["versions"]["python"] == version
+
+
+def test_python_that_uv_installed(probe):
+    base = "/root/.local/share/uv/python/cpython-3.12.11-linux-aarch64-gnu"
+    files = {
+        "/opt/env/bin/vllm": "#!/opt/env/bin/python\n",
+        "/opt/env/bin/python": Link(f"{base}/bin/python3.12"),
+        f"{base}/bin/python3.12": b"\x7fELF",
+    }
+    env = ["PATH=/opt/env/bin:/usr/bin"]
+    plain = vllm_files(REGISTRY, "0.17.1", f"{base}/lib/python3.12/site-packages/vllm")
+    (entry,) = probe(FakeImage({**files, **plain}, env=env))["images"]
+    assert (entry["engine_version"], entry["versions"]["python"]) == ("0.17.1", "3.12.11")
+    venv = vllm_files(REGISTRY, "0.19.0", "/opt/env/lib/python3.12/site-packages/vllm")
+    (entry,) = probe(FakeImage({**files, **plain, **venv, "/opt/env/pyvenv.cfg": "home = x\n"}, env=env))["images"]
+    assert (entry["engine_version"], entry["versions"]["python"]) == ("0.19.0", "3.12")
 
 
 def test_case_076_platform_is_checked_before_anything_else(probe, case_text):
