@@ -13,7 +13,7 @@ import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any, cast
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._rendezvous import CHUNK_BYTES, Source, Target
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import CommandRunner, run_command
@@ -67,8 +67,8 @@ def image_identity(image: str, run: CommandRunner = run_command) -> ImageIdentit
 
 def _saved(image: str) -> Iterator[bytes]:
     with subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        while chunk := process.stdout.read(CHUNK_BYTES):
+        output = cast("IO[bytes]", process.stdout)
+        while chunk := output.read(CHUNK_BYTES):
             yield chunk
         if process.wait():
             raise ImageSyncError(f"docker save {image} ended with {process.returncode}")
@@ -126,17 +126,16 @@ def _load(target: Target) -> int:
     with subprocess.Popen(
         ["docker", "load", "--quiet"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:
-        assert process.stdin is not None
-        assert process.stderr is not None
+        archive, words = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stderr)
         try:
             while chunk := response.read(CHUNK_BYTES):
-                process.stdin.write(chunk)
+                archive.write(chunk)
                 received += len(chunk)
-            process.stdin.close()
+            archive.close()
         except OSError:
             # docker load ended early; its own words say why.
             pass
-        reason = process.stderr.read().decode(errors="replace").strip()
+        reason = words.read().decode(errors="replace").strip()
         if process.wait():
             raise ImageSyncError(f"docker load failed after {received / 1e9:.2f} GB: {reason}")
     return received

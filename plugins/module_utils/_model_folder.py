@@ -124,8 +124,8 @@ def examine(folder: str) -> ModelFolder:
 
 def differing_facts(config: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
     """Where a config.json says something else than the preset's facts, a sentence each."""
-    text = config.get("text_config") if isinstance(config.get("text_config"), Mapping) else config
-    assert isinstance(text, Mapping)
+    nested = config.get("text_config")
+    text = nested if isinstance(nested, Mapping) else config
     found = {
         "architecture": (config.get("architectures") or [None])[0],
         "model_type": config.get("model_type"),

@@ -367,11 +367,17 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
         "candidates": [dict(candidate) for candidate in preset["candidates"]],
         "requirements": {
             "require": {
-                **{key: value for key, value in (preset["requirements"].get("require") or {}).items() if value is not None},
+                **{
+                    key: value
+                    for key, value in (preset["requirements"].get("require") or {}).items()
+                    if value is not None
+                },
                 "ray": True,
             },
             # null takes an entry of an extended preset away.
-            "prefer": {key: value for key, value in (preset["requirements"].get("prefer") or {}).items() if value is not None},
+            "prefer": {
+                key: value for key, value in (preset["requirements"].get("prefer") or {}).items() if value is not None
+            },
         },
         "engine": dict(preset["engine"]),
         "engine_arguments": engine_arguments(preset, options),

@@ -39,13 +39,14 @@ RESTORE_FOLDER = "/var/lib/dgxspark/restore"
 # The newest ones are kept, and the first of all for ever (design, "Converged").
 KEPT_RESTORE_POINTS = 5
 ORIGINAL = "original"
+# The run whose id the labels of our containers carry; the next run writes its own.
+RUN_FILE = "/etc/dgxspark/run.env"
 # Files of ours that a deployment writes; a restore point holds what they were. The keys and tokens are not among them.
 MANAGED_FILES = (
     "/etc/systemd/system/dgxspark-ray.service",
     "/etc/systemd/system/dgxspark-vllm.service",
     "/etc/dgxspark/ray.env",
-    "/etc/dgxspark/engine.env",
-    "/etc/dgxspark/run.env",
+    RUN_FILE,
     "/etc/dgxspark/vllm/ray_non_carry_over_env_vars.json",
     "/var/lib/dgxspark/state/deployment.json",
 )
@@ -195,6 +196,8 @@ def stop_all(teardown: Teardown, run: CommandRunner = run_command, sleep: Any = 
             # Suspended, so that a restart of the engine or of the host does not bring it back into the new deployment's memory.
             workloads.set_restart_policy(container.id, "no", run)
         workloads.stop_container(container.id, run)
+    if any(unit.name in workloads.MANAGED_UNITS for unit in teardown.units) and os.path.exists(RUN_FILE):
+        os.unlink(RUN_FILE)
     if teardown.empty:
         return []
     sleep(COMES_BACK_SECONDS)

@@ -111,9 +111,10 @@ def main() -> None:
             "api_key_file": {"type": "path"},
             "served_name": {"type": "str", "required": True},
             "questions": {"type": "list", "elements": "dict", "required": True},
-            "max_tokens": {"type": "int", "default": 1024},
+            # Numbers, not secrets: no_log would hide them.
+            "max_tokens": {"type": "int", "default": 1024, "no_log": False},
             "timeout_seconds": {"type": "float", "default": 300},
-            "expected_tokens_per_second": {"type": "float", "default": 0.0},
+            "expected_tokens_per_second": {"type": "float", "default": 0.0, "no_log": False},
             **findings_argument_spec(),
         },
         supports_check_mode=True,

@@ -107,7 +107,11 @@ def what_ran_before_runs() -> dict[str, str]:
                 down[f"{host} {name}"] = "not running"
             elif name != "glm" and item["HostConfig"]["RestartPolicy"]["Name"] != "unless-stopped":
                 down[f"{host} {name} policy"] = item["HostConfig"]["RestartPolicy"]["Name"]
-    for host, port, answer in (("spark-head", 8000, "glm"), ("spark-head", 8080, "vllm-proxy"), ("spark-head", 8102, "reranker")):
+    for host, port, answer in (
+        ("spark-head", 8000, "glm"),
+        ("spark-head", 8080, "vllm-proxy"),
+        ("spark-head", 8102, "reranker"),
+    ):
         if answer not in on(host, "curl", "-s", "--max-time", "5", f"http://127.0.0.1:{port}/", check=False):
             down[f"{host} port {port}"] = f"does not answer as {answer}"
     return down

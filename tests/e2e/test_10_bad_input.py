@@ -29,9 +29,7 @@ def inventory_with(tmp_path: Path, **hosts: tuple[str, dict[str, object]]) -> st
     group_vars = tmp_path / "group_vars"
     group_vars.mkdir()
     text = (CHECKOUT / "inventories/lab_inventory/group_vars/spark.yml").read_text(encoding="utf-8")
-    (group_vars / "spark.yml").write_text(
-        text.replace("{{ inventory_dir }}/../..", str(CHECKOUT)), encoding="utf-8"
-    )
+    (group_vars / "spark.yml").write_text(text.replace("{{ inventory_dir }}/../..", str(CHECKOUT)), encoding="utf-8")
     return str(tmp_path)
 
 

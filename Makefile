@@ -1,0 +1,25 @@
+# The commands of the README. Everything they need is installed by them (Debian 12 or Ubuntu, as root).
+RUN := tests/ci/run.sh
+
+.PHONY: demo test check test-full lab-up lab-reset lab-down
+
+demo: ## bring up the lab, deploy, show the answer
+	$(RUN) demo
+
+test: ## all tests of a change
+	$(RUN) test
+
+check: ## everything that needs no Docker
+	$(RUN) check
+
+test-full: ## what is too long for every change: make test-full PART=gates
+	$(RUN) full $(PART)
+
+lab-up: ## the two simulated hosts (docs/lab.md)
+	python3 tests/lab/lab.py up
+
+lab-reset: ## all hosts back to their start state
+	python3 tests/lab/lab.py reset
+
+lab-down: ## remove hosts and networks; PURGE=1 removes disks, images and caches, too
+	python3 tests/lab/lab.py down $(if $(PURGE),--purge)

@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# All checks and tests, a step each: run.sh tools|check|artefact|lab|demo|e2e|molecule|test|full PART
+# Caches lie outside the checkout (DGXSPARK_CACHE) and may be missing.
+set -euo pipefail
+
+checkout=$(cd "$(dirname "$0")/../.." && pwd)
+cache=${DGXSPARK_CACHE:-/var/cache/dgxspark-ci}
+scenarios=(preflight image_selection staging service_teardown ray_cluster vllm_serve)
+cd "$checkout"
+
+say() { printf '\n== %s (%s s)\n' "$*" "$SECONDS"; }
+
+# The tools in a virtual environment of their own, made again when the list of tools changes.
+tools() {
+    if ! python3 -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3 python3-venv >/dev/null
+    fi
+    if ! command -v shellcheck >/dev/null || ! command -v git >/dev/null || ! command -v ssh >/dev/null; then
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq shellcheck git openssh-client >/dev/null
+    fi
+    local wanted
+    wanted=$( (cat tests/requirements.txt; python3 --version) | sha256sum | cut -c1-12)
+    venv=$cache/venv-$wanted
+    if [ ! -e "$venv/complete" ]; then
+        say "installing the tools into $venv"
+        mkdir -p "$cache"
+        rm -rf "$venv"
+        python3 -m venv "$venv"
+        "$venv/bin/pip" install -qq --requirement tests/requirements.txt
+        touch "$venv/complete"
+    fi
+    python_version=$("$venv/bin/python" -c 'import sys; print("{}.{}".format(*sys.version_info))')
+    export PATH="$venv/bin:$PATH"
+    # git refuses a checkout of another user, and ansible-lint asks git for its files.
+    export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
+}
+
+# Everything that needs no Docker.
+check() {
+    say "ruff"
+    ruff check .
+    ruff format --check --quiet .
+    say "mypy"
+    mypy plugins
+    say "yamllint, shellcheck"
+    yamllint -s .
+    find . -name '*.sh' -not -path './build/*' -not -path './.venv/*' -print0 | xargs -0 shellcheck .ci/run
+    say "changelog"
+    antsibull-changelog lint
+    say "documentation"
+    antsibull-docs lint-collection-docs --plugin-docs --validate-collection-refs self .
+    say "unit tests"
+    pytest tests/unit
+    say "ansible-lint"
+    ansible-lint --strict
+}
+
+# What is shipped: built, installed into an empty folder, and tested there.
+artefact() {
+    say "building and installing the artefact"
+    # Outside the checkout: ansible-test takes its list of files from git when there is one above it.
+    local artefact=$cache/artefact
+    rm -rf "$artefact"
+    ansible-galaxy collection build --force --output-path "$artefact" >/dev/null
+    ansible-galaxy collection install --force --no-deps -p "$artefact/tree" "$artefact"/dgxspark-serving-*.tar.gz >/dev/null 2>&1
+    # ansible-test fetches an installer of pip that is not on PyPI: this stand-in takes the interpreter's own.
+    local home=$cache/home
+    mkdir -p "$home/.ansible/test/cache"
+    cp tests/ci/get_pip_stub.py "$home/.ansible/test/cache/get_pip_24_2.py"
+    (
+        cd "$artefact/tree/ansible_collections/dgxspark/serving"
+        export HOME=$home
+        say "ansible-test sanity on the artefact"
+        ansible-test sanity --local --python "$python_version"
+        say "ansible-test units on the artefact"
+        ansible-test units --local --python "$python_version"
+    )
+}
+
+lab_up() {
+    say "bringing up the lab"
+    python3 tests/lab/lab.py up
+}
+
+e2e() {
+    say "end to end: $*"
+    (cd tests/e2e && pytest -q -p no:cacheprovider --tb=short --show-capture=no "$@")
+}
+
+scenario_tests() {
+    local name
+    for name in "$@"; do
+        say "molecule: $name"
+        molecule test -s "$name"
+    done
+}
+
+demo() {
+    lab_up
+    say "deploying"
+    ansible-playbook deploy_qwen35.yml -i inventories/lab_inventory
+}
+
+everything() {
+    # The lab is built while the checks run: the one waits for downloads and disks, the other computes.
+    (python3 tests/lab/lab.py up) >"$cache/lab.log" 2>&1 &
+    local lab=$!
+    check
+    artefact
+    say "waiting for the lab"
+    wait "$lab" || {
+        cat "$cache/lab.log"
+        exit 1
+    }
+    e2e test_10_bad_input.py test_20_deployment.py
+    scenario_tests "${scenarios[@]}"
+    say "all passed"
+}
+
+full() {
+    case "${1:-}" in
+    gates)
+        lab_up
+        e2e test_30_gates.py
+        ;;
+    *)
+        echo "make test-full PART=...: gates" >&2
+        exit 2
+        ;;
+    esac
+}
+
+step=${1:?"a step: tools, check, artefact, lab, demo, e2e, molecule, test or full"}
+shift
+tools
+case "$step" in
+tools) echo "$venv" ;;
+check) check ;;
+artefact) artefact ;;
+lab) lab_up ;;
+demo) demo ;;
+e2e) lab_up && e2e "$@" ;;
+molecule) lab_up && scenario_tests "${@:-${scenarios[@]}}" ;;
+test) everything ;;
+full) full "$@" ;;
+*)
+    echo "unknown step: $step" >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,68 @@
+"""The survey of a host: engine, listeners, disks."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+
+import pytest
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_survey import survey_host
+from ansible_collections.dgxspark.serving.plugins.module_utils._listeners import listeners, parse_listeners
+from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import CommandResult
+
+PROC_NET_TCP = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0CF0A8C0:1F40 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 1 0 100 0 0 10 0
+   1: 0100007F:1F40 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 12346 1 0 100 0 0 10 0
+"""
+
+
+def test_listeners_are_parsed() -> None:
+    (entry,) = parse_listeners(PROC_NET_TCP)
+    assert (entry.port, entry.address, entry.inode) == (8000, "192.168.240.12", "12345")
+
+
+def test_a_real_listener_is_traced_to_this_process() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        (entry,) = listeners([port])
+    assert (entry.port, entry.pid, entry.address) == (port, os.getpid(), "127.0.0.1")
+    assert listeners([port]) == []
+
+
+def engine(info: CommandResult) -> object:
+    def run(argv: Sequence[str]) -> CommandResult:
+        if argv[:2] == ["docker", "info"]:
+            return info
+        if argv[:2] == ["systemctl", "show"]:
+            return CommandResult(0, "LoadState=not-found\n", "")
+        return CommandResult(0, "", "")
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("info", "expected"),
+    [
+        (CommandResult(0, json.dumps({"ServerVersion": "27.1", "DockerRootDir": "/var/lib/docker"}), ""), []),
+        (CommandResult(127, "", "not found"), ["HOST.DOCKER_MISSING"]),
+        # docker info ends with 0 and holds the error when the daemon is down (20.10), newer ones end with 1.
+        (
+            CommandResult(0, json.dumps({"ServerErrors": ["Cannot connect to the Docker daemon"]}), ""),
+            ["HOST.DOCKER_NOT_RUNNING"],
+        ),
+        (CommandResult(1, "", "Cannot connect to the Docker daemon"), ["HOST.DOCKER_NOT_RUNNING"]),
+        (CommandResult(124, "", "docker gave no answer in 120 s"), ["HOST.DOCKER_NOT_RUNNING"]),
+        (CommandResult(0, json.dumps({"ServerVersion": "19.03.1"}), ""), ["HOST.DOCKER_OLD"]),
+    ],
+)
+def test_the_engine_is_judged(info: CommandResult, expected: list[str]) -> None:
+    survey = survey_host("host", [], {"model": "/nowhere/at/all"}, [], "/nowhere", engine(info))  # type: ignore[arg-type]
+    docker_findings = [finding.id for finding in survey.findings if finding.id.startswith("HOST.DOCKER")]
+    assert docker_findings == expected
+    assert survey.facts["disks"]["model"]["exists"] is False
+    assert survey.facts["disks"]["model"]["total_gib"] > 0
