@@ -16,9 +16,9 @@ MUTATIONS = ["no-arch", "no-reasoning", "wrong-answer"]
 
 
 def up(count: int, *, fresh: bool) -> None:
-    """Make what is missing. A host that is current and runs is left as it is, unless `fresh`."""
+    """Make what is missing of at least `count` hosts. One that is current and runs stays as it is, unless `fresh`."""
     machine.prepare()
-    wanted = hosts(count)
+    wanted = hosts(max(count, len(cluster.existing())))
     host_image = images.host()
     stale = [host for host in wanted if fresh or not cluster.is_current(host, host_image)]
     if stale:
@@ -50,10 +50,9 @@ def fill_head(wanted: list[Host], fresh: list[Host]) -> None:
 
 def reset() -> None:
     machine.need_root()
-    present = cluster.existing()
-    if not present:
+    if not cluster.existing():
         raise LabError("there is no lab; make it with `up`")
-    up(max(host.number for host in present) + 1, fresh=True)
+    up(1, fresh=True)
 
 
 def down(*, purge: bool) -> None:

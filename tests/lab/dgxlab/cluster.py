@@ -17,12 +17,13 @@ from .settings import (
     NO_ARCH_IMAGE,
     OLD_IMAGE,
     RDMA_DEVICES,
+    REPOSITORY,
     SERVICE_IMAGE,
     SERVING_IMAGE,
     Host,
     all_hosts,
 )
-from .shell import LabError, content_hash, docker, in_parallel, inside, output, pipe, run, say, succeeds, wait_until
+from .shell import content_hash, docker, in_parallel, inside, output, pipe, run, say, succeeds, wait_until
 
 CGROUPS = Path("/sys/fs/cgroup")
 RUNNING_WITHIN = 60  # seconds; 5 are usual
@@ -135,10 +136,10 @@ def remove_networks() -> None:
 
 
 def remove_images() -> None:
-    # A parent may go only after its children: each pass takes what the one before had to leave.
-    while images_left := set(output(["docker", "image", "ls", "-q", "--no-trunc", "-f", f"label={LABEL}"]).split()):
-        if not any(succeeds(["docker", "image", "rm", "-f", identity]) for identity in images_left):
-            raise LabError(f"images of the lab are in use: {' '.join(images_left)}")
+    """By name and label: an image that somebody derived from one of these has the label, too, and stays."""
+    found = ["-f", f"label={LABEL}", "-f", f"reference={REPOSITORY}/*"]
+    for name in output(["docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", *found]).split():
+        docker("image", "rm", name)
 
 
 def remove_build_containers() -> None:
