@@ -89,6 +89,8 @@ def content_hash(*parts: Path | str) -> str:
             continue
         files = [part] if part.is_file() else sorted(p for p in part.rglob("*") if p.is_file())
         for file in files:
-            if "__pycache__" not in file.parts:
-                digest.update(str(file.relative_to(part.parent)).encode() + b"\0" + file.read_bytes() + b"\0")
+            name = file.relative_to(part.parent)
+            # What tools leave behind (.mypy_cache, __pycache__) differs between checkouts of the same files.
+            if not any(word.startswith((".", "__pycache__")) for word in name.parts):
+                digest.update(str(name).encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
