@@ -167,8 +167,6 @@ def _run_options(host: Host) -> list[str]:
         *["--cap-add", "ALL", "--cap-drop", "SYS_RESOURCE"],
         *["--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined"],
         *["--security-opt", "systempaths=unconfined", "--cgroupns", "host", "-v", f"{CGROUPS}:{CGROUPS}:rw"],
-        # No name server: a look-up fails at once. Otherwise each login waits half a minute for the name of its caller.
-        *["--dns", "127.0.0.1", "--dns-option", "timeout:1", "--dns-option", "attempts:1"],
         *["--shm-size", "2g", "--tmpfs", "/run:exec", "--tmpfs", "/run/lock"],
         *["-v", f"{disks.docker_folder(host)}:/var/lib/docker", "-v", f"{disks.model_folder(host)}:/srv/models"],
     ]
