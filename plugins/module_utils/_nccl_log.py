@@ -54,7 +54,7 @@ class Failure:
 
 @dataclass
 class RankLog:
-    """What one process has logged. plugin: as in "Using network IBext_v10"; channels: number by transport, NET/IB/0."""
+    """What one process has logged. plugin: as in "Using network IBext_v10"."""
 
     host: str
     pid: int
@@ -66,9 +66,14 @@ class RankLog:
     oob_interface: str = ""
     no_device: bool = False
     connected: bool = False
-    channels: Counter[str] = field(default_factory=Counter)
+    # What was said about channels, each once: the same lines often stand in several logs.
+    said: set[tuple[str, str]] = field(default_factory=set)
     settings: dict[str, str] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def channels(self) -> Counter[str]:
+        return Counter(sorted(via for _channel, via in self.said))
 
     @property
     def verdict(self) -> str:
@@ -119,7 +124,7 @@ def _merge(known: RankLog, other: RankLog) -> None:
     known.oob_interface = known.oob_interface or other.oob_interface
     known.no_device = known.no_device or other.no_device
     known.connected = known.connected or other.connected
-    known.channels |= other.channels
+    known.said |= other.said
     known.settings.update(other.settings)
     known.failures += [failure for failure in other.failures if failure not in known.failures]
 
@@ -163,7 +168,7 @@ def _read_line(rank: RankLog, text: str, line: str) -> None:
         rank.devices = [device["name"] for device in _DEVICE.finditer(devices["devices"])]
         rank.oob_interface = devices["oob"]
     elif channel := _CHANNEL.search(text):
-        rank.channels["/".join(channel["via"].split("/")[:3])] += 1
+        rank.said.add((channel[0], "/".join(channel["via"].split("/")[:3])))
         if rank.rank is None and channel["way"]:
             rank.rank = int(channel["from"] if channel["way"] == "send" else channel["to"])
     elif setting := _SETTING.match(text):

@@ -384,7 +384,7 @@ class MemoryCheck:
             ERROR,
             "driver",
             f"nvidia-smi cannot read the GPUs: {answer.complaint}",
-            "Load the NVIDIA driver, or install the one that belongs to the running kernel.",
+            "Load the NVIDIA driver, or install the one that belongs to the running kernel. If a GPU is lost, reboot the host.",
             answer.complaint,
         )
 

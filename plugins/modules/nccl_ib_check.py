@@ -56,7 +56,9 @@ options:
     type: dict
     default: {}
   log:
-    description: Output of ranks, a text or a list of texts. One text can hold several ranks.
+    description:
+      - Output of ranks, a text or a list of texts. One text can hold several ranks.
+      - Give the output of one start only. What failed in an earlier one is judged as well.
     type: raw
   log_path:
     description: Files on the host with output of ranks.

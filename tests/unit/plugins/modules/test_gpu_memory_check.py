@@ -341,10 +341,10 @@ def test_process_on_two_gpus_is_one_holder(host, check):
         {"pid": "417", "process_name": "python3", "used_gpu_memory": "10240 MiB", "gpu_uuid": uuid}
         for uuid in (H200["uuid"], "GPU-1")
     ]
-    host.gpus(H200, second, processes=rows)
+    host.gpus(H200, second, processes=rows, table="|    1   N/A  N/A   417   C+G   python3    10240MiB |")
     host.process(417, "python3")
     (holder,) = check()["holders"]
-    assert (holder["used_gib"], holder["gpus"]) == (20.0, [0, 1])
+    assert (holder["used_gib"], holder["gpus"], holder["graphics"]) == (20.0, [0, 1], True)
 
 
 def test_gap_seen_from_a_container_is_no_leak(host, check, case_text):

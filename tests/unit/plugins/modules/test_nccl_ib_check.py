@@ -603,6 +603,14 @@ def test_ranks_of_one_log_and_of_two_are_the_same(fabric, check, case_text):
     assert check(log=logs)["transport"] == check(log=parts)["transport"] == check(log=[logs, logs])["transport"]
 
 
+@pytest.mark.parametrize("lines", [3, 7, 10, 14])
+def test_log_of_one_rank_may_come_in_pieces(fabric, check, case_text, lines):
+    fabric.spark(port=1)
+    text = case_text("002", "head.log").splitlines(keepends=True)
+    pieces = ["".join(text[:lines]), "".join(text[lines:])]
+    assert check(log=pieces)["transport"] == check(log="".join(text))["transport"]
+
+
 def test_the_same_failure_in_two_logs_is_said_once(fabric, check, case_text):
     fabric.spark(host=12, port=1)
     log = case_text("016", "worker.log")
