@@ -110,43 +110,20 @@ def _engine(contents: Contents) -> str:
 def _judge_architecture(
     image: str, contents: Contents, name: str, verdict: dict[str, Any], closest: str
 ) -> Finding | None:
+    """Why the engine cannot serve the architecture, or why that cannot be told."""
     if verdict["supported"]:
         return None
-    engine, kind = _engine(contents), verdict["kind"]
     hint = f"; the closest it knows is {closest}" if closest else ""
-    remedy = f"Use an image with a newer {_ENGINE_NAMES[contents.engine]}. A newer transformers does not help."
-    if contents.registry is None:
-        return Finding(
-            "REGISTRY.UNREADABLE",
-            ERROR,
-            image,
-            f"The model registry of {engine} cannot be read: {contents.unreadable}.",
-            "Use an image with a released version of the engine.",
-            contents.engine_path,
-        )
-    if contents.plugins:
-        plugins = ", ".join(f"{plugin} = {target}" for plugin, target in contents.plugins.items())
-        filtered = ""
-        if contents.plugin_filter is not None:
-            filtered = (
-                f" The image sets VLLM_PLUGINS to {contents.plugin_filter!r}: only the plugins named there are loaded."
-            )
-        return Finding(
-            "REGISTRY.PLUGIN_UNDECIDED",
-            ERROR,
-            image,
-            f"{engine} itself does not know {name}{hint}, but the image has plugins that may add it: {plugins}.{filtered}",
-            "The files cannot tell what a plugin adds: start vLLM from this image once and ask "
-            "ModelRegistry.get_supported_archs().",
-            plugins,
-        )
+    if contents.registry is None or contents.plugins or not (verdict["kind"] or contents.registry.complete):
+        return _undecided(image, contents, name, hint)
+    engine, kind, product = _engine(contents), verdict["kind"], _ENGINE_NAMES[contents.engine]
     if kind == registries.REMOVED:
         return Finding(
             "REGISTRY.ARCHITECTURE_REMOVED",
             ERROR,
             image,
             f"{engine} no longer knows {name}; the last version that did was {verdict['last_version']}.",
-            f"Use an image with {_ENGINE_NAMES[contents.engine]} {verdict['last_version']} or older.",
+            f"Use an image with {product} {verdict['last_version']} or older.",
         )
     if kind == registries.DRAFT:
         return Finding(
@@ -164,7 +141,27 @@ def _judge_architecture(
             f"{engine} knows {name} only with a plugin, which the image does not have: {verdict['plugin']}.",
             "Use an image with the plugin.",
         )
-    if not contents.registry.complete:
+    return Finding(
+        "REGISTRY.ARCHITECTURE_UNKNOWN",
+        ERROR,
+        image,
+        f"{engine} does not know {name}{hint}.",
+        f"Use an image with a newer {product}. A newer transformers does not help.",
+    )
+
+
+def _undecided(image: str, contents: Contents, name: str, hint: str) -> Finding:
+    engine = _engine(contents)
+    if contents.registry is None:
+        return Finding(
+            "REGISTRY.UNREADABLE",
+            ERROR,
+            image,
+            f"The model registry of {engine} cannot be read: {contents.unreadable}.",
+            "Use an image with a released version of the engine.",
+            contents.engine_path,
+        )
+    if not contents.plugins:
         return Finding(
             "REGISTRY.INCOMPLETE",
             ERROR,
@@ -172,7 +169,18 @@ def _judge_architecture(
             f"{name} is not in what can be read of the model registry of {engine}{hint}, but a part of it is computed.",
             "Start the engine from this image once and ask it, or use an image with a released version.",
         )
-    return Finding("REGISTRY.ARCHITECTURE_UNKNOWN", ERROR, image, f"{engine} does not know {name}{hint}.", remedy)
+    plugins = ", ".join(f"{plugin} = {target}" for plugin, target in contents.plugins.items())
+    allowed = contents.plugin_filter
+    filtered = "" if allowed is None else f" The image sets VLLM_PLUGINS to {allowed!r}: only what it names is loaded."
+    return Finding(
+        "REGISTRY.PLUGIN_UNDECIDED",
+        ERROR,
+        image,
+        f"{engine} itself does not know {name}{hint}, but the image has plugins that may add it: {plugins}.{filtered}",
+        "The files cannot tell what a plugin adds: start vLLM from this image once and ask "
+        "ModelRegistry.get_supported_archs().",
+        plugins,
+    )
 
 
 def _judge_model_type(image: str, contents: Contents, wishes: Wishes) -> list[Finding]:

@@ -42,6 +42,14 @@ class Container:
     image: str
     labels: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def from_inspection(cls, found: dict[str, Any] | None) -> Container | None:
+        """None for a container that the engine does not have: of another engine, or just removed."""
+        if found is None:
+            return None
+        config = found["Config"]
+        return cls(found["Id"], found["Name"].lstrip("/"), config["Image"], config.get("Labels") or {})
+
 
 @dataclass(frozen=True)
 class Holder:

@@ -9,10 +9,13 @@ PRIVATE to this collection. Only files are read: no tool of OFED or rdma-core is
 
 from __future__ import annotations
 
+import fcntl
 import ipaddress
 import json
 import os
 import re
+import socket
+import struct
 from dataclasses import dataclass, field
 
 ACTIVE = "ACTIVE"
@@ -20,6 +23,8 @@ ETHERNET = "Ethernet"
 ROCE_V2 = "RoCE v2"
 # The GID table of a ConnectX-7 has 256 entries, almost all empty; reading ends at this many.
 _GID_LIMIT = 256
+# linux/sockios.h
+_SIOCGIFADDR, _SIOCGIFNETMASK = 0x8915, 0x891B
 # On a DGX Spark each QSFP port is reached through two PCIe domains: rocep1s0f0 and roceP2p1s0f0 are twins.
 _TWIN = re.compile(r"^(roce)(P\d+)?(p\d+s\d+f\d+)$")
 
@@ -146,6 +151,24 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
         for address in link.get("addr_info", []):
             if address.get("family") == "inet":
                 found.append(Address(link["ifname"], address["local"], int(address["prefixlen"])))
+    return tuple(found)
+
+
+def kernel_addresses() -> tuple[Address, ...]:
+    """The first IPv4 address of each interface, for hosts without iproute2."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        for _index, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                address, mask = (
+                    socket.inet_ntoa(fcntl.ioctl(handle, call, request)[20:24])
+                    for call in (_SIOCGIFADDR, _SIOCGIFNETMASK)
+                )
+            except OSError:
+                # It has no IPv4 address.
+                continue
+            found.append(Address(name, address, ipaddress.IPv4Network(f"0.0.0.0/{mask}").prefixlen))
     return tuple(found)
 
 

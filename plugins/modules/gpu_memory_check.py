@@ -103,10 +103,7 @@ msg:
   description: A summary for a terminal.
   returned: always
   type: str
-  sample: |-
-    GPU 0 NVIDIA GB10: 119.70 GiB shared with the host, 108.20 GiB available, 39.70 GiB free
-    fits: false; largest utilization 0.90
-    warning: unified memory: ... [MEMORY.PAGE_CACHE]
+  sample: "GPU 0 NVIDIA GB10: 119.70 GiB shared with the host, 108.20 available, 39.70 free"
 gpus:
   description: The GPUs of the host.
   returned: always
@@ -295,13 +292,13 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.dgxspark.serving.plugins.module_utils import _host_python as host_python
 from ansible_collections.dgxspark.serving.plugins.module_utils import _memory as memory
+from ansible_collections.dgxspark.serving.plugins.module_utils import _memory_report as report
 from ansible_collections.dgxspark.serving.plugins.module_utils import _memory_verdict as verdict
 from ansible_collections.dgxspark.serving.plugins.module_utils._check_module import finish
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import (
     ERROR,
     INFO,
     Finding,
-    describe,
     findings_argument_spec,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._memory_holders import (
@@ -460,84 +457,21 @@ class MemoryCheck:
         fits = all(pool.fits(self.demand) for pool in pools) if pools and self.demand.anything else None
         utilizations = [pool.max_utilization(self.demand.reserve_gib) for pool in pools]
         missing = verdict.unattributed(gpus, meminfo, holders)
-        report = {
-            "gpus": [_gpu_result(gpu, meminfo) for gpu in gpus],
-            "memory": _memory_result(meminfo),
+        results = {
+            "gpus": [report.gpu_result(gpu, meminfo) for gpu in gpus],
+            "memory": report.memory_result(meminfo),
             "holders": [holder.as_dict() for holder in holders],
-            "unattributed_gib": _rounded(sum(missing.values())) if missing else None,
+            "unattributed_gib": report.rounded(sum(missing.values())) if missing else None,
             "max_utilization": min(utilizations) if utilizations else None,
             "fits": fits,
             "waited_seconds": waited,
             "findings": findings,
         }
-        return {**report, "msg": _summary(report, findings)}
+        return {**results, "msg": report.summary(results, findings)}
 
 
 def _inspect(client: Any, identity: str) -> Container | None:
-    found = host_python.look_up(client.inspect_container, identity)
-    if found is None:
-        # A container of another engine, or one that has just been removed.
-        return None
-    config = found["Config"]
-    return Container(found["Id"], found["Name"].lstrip("/"), config["Image"], config.get("Labels") or {})
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 2)
-
-
-def _gpu_result(gpu: memory.Gpu, meminfo: memory.Meminfo) -> dict[str, Any]:
-    return {
-        "index": gpu.index,
-        "uuid": gpu.uuid,
-        "name": gpu.name,
-        "compute_capability": gpu.compute_capability,
-        "memory_model": "unified" if gpu.unified else "dedicated",
-        "total_gib": _rounded(meminfo.total if gpu.unified else gpu.total_gib),
-        "free_gib": _rounded(meminfo.free if gpu.unified else gpu.free_gib),
-        "used_gib": _rounded(gpu.used_gib),
-        "busy_percent": gpu.busy_percent,
-        "mig": gpu.mig,
-        "driver": gpu.driver,
-    }
-
-
-def _memory_result(meminfo: memory.Meminfo) -> dict[str, Any]:
-    return {
-        "total_gib": _rounded(meminfo.total),
-        "free_gib": _rounded(meminfo.free),
-        "available_gib": _rounded(meminfo.available),
-        "reclaimable_gib": _rounded(meminfo.reclaimable),
-        "unexplained_gib": _rounded(meminfo.unexplained),
-        "cma_total_gib": _rounded(meminfo.get("CmaTotal")),
-        "cma_free_gib": _rounded(meminfo.get("CmaFree")),
-        "swap_total_gib": _rounded(meminfo.get("SwapTotal")),
-        "swap_free_gib": _rounded(meminfo.get("SwapFree")),
-    }
-
-
-def _summary(report: dict[str, Any], findings: list[Finding]) -> str:
-    lines = []
-    for gpu in report["gpus"]:
-        heading = f"GPU {gpu['index']} {gpu['name']}:"
-        if gpu["memory_model"] == "unified":
-            host = report["memory"]
-            lines.append(
-                f"{heading} {host['total_gib']:.2f} GiB shared with the host, "
-                f"{host['available_gib']:.2f} available, {host['free_gib']:.2f} free"
-            )
-        elif gpu["total_gib"] is not None:
-            lines.append(f"{heading} {gpu['total_gib']:.2f} GiB, {gpu['free_gib']:.2f} free")
-        else:
-            lines.append(f"{heading} memory unknown")
-    for holder in report["holders"]:
-        where = holder["systemd_unit"] or holder["container"] or holder["container_id"][:12] or "-"
-        size = "?" if holder["used_gib"] is None else f"{holder['used_gib']:.2f}"
-        lines.append(f"  {size:>7} GiB  {holder['pid']:>7}  {where}  {holder['user'] or '-'}  {holder['process']}")
-    if report["max_utilization"] is not None:
-        fits = {True: "yes", False: "no", None: "nothing asked for"}[report["fits"]]
-        lines.append(f"fits: {fits}; largest utilization: {report['max_utilization']:.2f}")
-    return "\n".join([*lines, describe(findings)]).strip()
+    return Container.from_inspection(host_python.look_up(client.inspect_container, identity))
 
 
 def main() -> None:

@@ -289,6 +289,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._nccl_log import 
 from ansible_collections.dgxspark.serving.plugins.module_utils._rdma_sysfs import (
     Address,
     Device,
+    kernel_addresses,
     parse_addresses,
     read_fabric,
 )
@@ -304,8 +305,10 @@ class CannotLook(Exception):
 
 def read_addresses() -> tuple[Address, ...]:
     answer = run_tool(["ip", "-j", "-4", "addr", "show"], TOOL_SECONDS)
+    if answer.missing:
+        return kernel_addresses()
     if not answer.ok:
-        raise CannotLook(f"Cannot read the addresses of this host: ip addr: {answer.complaint}. Install iproute2.")
+        raise CannotLook(f"Cannot read the addresses of this host: ip addr: {answer.complaint}")
     return parse_addresses(answer.stdout)
 
 

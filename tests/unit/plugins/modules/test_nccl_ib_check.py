@@ -674,12 +674,19 @@ def test_addresses_come_from_iproute2(fabric, run_module, monkeypatch):
     result = run_module(nccl_ib_check, sysfs_root=str(fabric.sysfs), env={"NCCL_SOCKET_IFNAME": "enp1"})
     assert result["devices"][0]["ipv4"] == "192.168.100.11"
     assert "NCCL.SOCKET_IFNAME_INVALID" not in ids(result)
-    monkeypatch.setattr(
-        nccl_ib_check, "run_tool", lambda command, timeout: ToolResult(127, "", "ip: not found", missing=True)
-    )
+    monkeypatch.setattr(nccl_ib_check, "run_tool", lambda command, timeout: ToolResult(255, "", "Netlink error"))
     failed = run_module(nccl_ib_check, sysfs_root=str(fabric.sysfs))
     assert failed["failed"] is True
-    assert "Install iproute2" in failed["msg"]
+    assert "Netlink error" in failed["msg"]
+
+
+def test_addresses_without_iproute2(fabric, run_module, monkeypatch):
+    # Of this machine's interfaces only loopback is sure.
+    fabric.interface("lo")
+    monkeypatch.setattr(nccl_ib_check, "run_tool", lambda command, timeout: ToolResult(127, "", "", missing=True))
+    assert ("lo", "127.0.0.1", 8) in [(a.interface, a.ipv4, a.prefix) for a in nccl_ib_check.read_addresses()]
+    options = {"sysfs_root": str(fabric.sysfs), "expect_rails": 0}
+    assert ids(run_module(nccl_ib_check, env={"GLOO_SOCKET_IFNAME": "lo"}, **options)) == ["FABRIC.NO_DEVICE"]
 
 
 def test_fail_on(fabric, check):
