@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import describe
@@ -84,6 +85,7 @@ class ActionModule(ActionBase):
             rollback=bool(arguments.get("rollback", True)),
         )
         host_name = variables["inventory_hostname"]
+        self._check_forks(len(hosts))
         for name in ("stop", "keep"):
             if not isinstance(arguments.get(name) or {}, Mapping):
                 raise AnsibleActionFail(
@@ -100,6 +102,15 @@ class ActionModule(ActionBase):
             ) from refusal
         plan["host"] = next(host for host in plan["hosts"] if host["name"] == host_name)
         return {"changed": False, **plan}
+
+    @staticmethod
+    def _check_forks(hosts: int) -> None:
+        """Staging and the waits are one task on all hosts at the same time: with fewer forks they would wait for each other."""
+        forks = int(context.CLIARGS["forks"])
+        if forks < hosts:
+            raise AnsibleActionFail(
+                f"forks is {forks}, but {hosts} hosts must work at the same time. Set forks = {hosts} or more in ansible.cfg, or --forks {hosts}."
+            )
 
     @staticmethod
     def _single_values(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,8 @@ PRIVATE to this collection.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ from typing import IO, Any, cast
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._rendezvous import CHUNK_BYTES, Source, Target
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import CommandRunner, run_command
+
+GB = 1000**3
 
 
 class ImageSyncError(Exception):
@@ -105,6 +109,7 @@ def fetch(image: str, target: Target, check_mode: bool, run: CommandRunner = run
         return Fetched(True, wanted.size, None)
     end_reports = target.keep_reporting()
     try:
+        _check_room(image, wanted.size, run)
         received = _load(target)
         loaded = image_identity(image, run)
         if not loaded or not loaded.same_content(wanted):
@@ -118,6 +123,17 @@ def fetch(image: str, target: Target, check_mode: bool, run: CommandRunner = run
         end_reports()
     target.report(done=True, changed=True)
     return Fetched(True, received, loaded)
+
+
+def _check_room(image: str, size: int, run: CommandRunner) -> None:
+    """Docker stores an image where its root folder is, not on the system disk. C(size): bytes of the unpacked image."""
+    root = run(["docker", "info", "--format", "{{.DockerRootDir}}"]).stdout.strip()
+    free = shutil.disk_usage(root).free if root and os.path.isdir(root) else None
+    if free is not None and free < size:
+        raise ImageSyncError(
+            f"{image} needs {size / GB:.1f} GB in {root}, where {free / GB:.1f} GB are free. Remove images that are not "
+            "used (docker image prune) or move Docker's data (data-root)."
+        )
 
 
 def _load(target: Target) -> int:

@@ -12,20 +12,27 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
+import socket
 import struct
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._rendezvous import Source, Target
+
+GB = 1000**3
 
 RSYNC_USER = "dgxspark"
 RSYNC_MODULE = "model"
 # Where rsync keeps a file that is not complete yet: never under its final name.
 PARTIAL_FOLDER = ".partial"
+# It starts in milliseconds; a loaded host may need longer.
+DAEMON_START_SECONDS = 10
 # The index of a sharded model, and the name of the only file of an unsharded one (transformers, utils/__init__.py).
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -157,18 +164,39 @@ def rsync_daemon(folder: str, address: str, port: int, token: str, clients: Sequ
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as handle:
                 handle.write(content)
         log = open(f"{scratch}/log", "w+", encoding="utf-8")  # noqa: SIM115 - lives as long as the daemon
-        process = subprocess.Popen(
-            ["rsync", "--daemon", "--no-detach", f"--config={config_path}", "--log-file=/dev/stderr"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
         try:
+            process = subprocess.Popen(
+                ["rsync", "--daemon", "--no-detach", f"--config={config_path}", "--log-file=/dev/stderr"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        except FileNotFoundError as error:
+            raise ModelFolderError(
+                "rsync is not installed on the head; it offers the weights to the workers. Install package rsync."
+            ) from error
+        try:
+            _wait_until_listening(process, address, port, log)
             yield
         finally:
             process.terminate()
             process.wait()
             log.close()
+
+
+def _wait_until_listening(process: subprocess.Popen[bytes], address: str, port: int, log: IO[str]) -> None:
+    deadline = time.monotonic() + DAEMON_START_SECONDS
+    while True:
+        try:
+            socket.create_connection((address, port), timeout=1).close()
+            return
+        except OSError as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                log.seek(0)
+                raise ModelFolderError(
+                    f"The rsync daemon for the weights does not listen at {address}:{port}: {log.read().strip() or error}"
+                ) from error
+        time.sleep(0.05)
 
 
 def serve(
@@ -205,6 +233,7 @@ def fetch(folder: str, target: Target, rsync_port: int, token: str, check_mode: 
         return FetchedModel(True, int(wanted["size"]), None)
     end_reports = target.keep_reporting()
     try:
+        _check_room(folder, int(wanted["size"]))
         _rsync(folder, target.address, rsync_port, token)
         model = examine(folder)
         if model.digest != wanted["digest"]:
@@ -216,6 +245,20 @@ def fetch(folder: str, target: Target, rsync_port: int, token: str, check_mode: 
         end_reports()
     target.report(done=True, changed=True)
     return FetchedModel(True, model.size, model)
+
+
+def _check_room(folder: str, size: int) -> None:
+    """Raise ModelFolderError when C(size) bytes do not fit beside what the folder holds already."""
+    existing = folder
+    while not os.path.isdir(existing):
+        existing = os.path.dirname(existing)
+    held = sum(os.path.getsize(os.path.join(root, name)) for root, _folders, names in os.walk(folder) for name in names)
+    free = shutil.disk_usage(existing).free
+    if free + held < size:
+        raise ModelFolderError(
+            f"The model needs {size / GB:.1f} GB in {folder}, where {free / GB:.1f} GB are free and {held / GB:.1f} GB of it are "
+            "there already. Make room or set spark_model_folder."
+        )
 
 
 def _rsync(folder: str, address: str, port: int, token: str) -> None:

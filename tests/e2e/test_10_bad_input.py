@@ -152,3 +152,9 @@ def test_limit_leaves_a_host_out() -> None:
     run = run_playbook("--limit", "lab-head")
     run.assert_stopped_at("0")
     assert "lab-worker is in group spark but does not take part in this run" in run.output
+
+
+def test_too_few_forks() -> None:
+    run = run_playbook("--forks", "1")
+    run.assert_stopped_at("1")
+    assert "forks is 1, but 2 hosts must work at the same time" in " ".join(run.output.split())

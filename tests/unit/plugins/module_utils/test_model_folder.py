@@ -184,3 +184,10 @@ def test_a_missing_rsync_says_what_to_install(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ModelFolderError, match="rsync is not installed on this host"):
         model_folder._rsync(str(tmp_path / "m"), "127.0.0.1", 1, "t")
+
+
+def test_a_full_disk_is_named_before_anything_is_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=10**9)
+    monkeypatch.setattr(model_folder.shutil, "disk_usage", lambda _path: usage)
+    with pytest.raises(ModelFolderError, match=r"needs 122\.0 GB in .*, where 1\.0 GB are free"):
+        model_folder._check_room(str(tmp_path / "not" / "there"), 122 * 10**9)
