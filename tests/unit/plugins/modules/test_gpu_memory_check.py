@@ -335,6 +335,20 @@ def test_h200_has_memory_of_its_own(host, check):
     assert "unit train.service (20.5 GiB)" in result["findings"][0]["remedy"]
 
 
+def test_h200_table_of_a_real_driver(host, check):
+    captured = (Path(__file__).parents[2] / "fixtures/h200/nvidia_smi.txt").read_text()
+    host.gpus(table=captured, unknown_fields=["compute_cap"])
+    host.process(417, "python3 hold.py")
+    result = check()
+    (gpu,) = result["gpus"]
+    assert (gpu["name"], gpu["memory_model"], gpu["driver"]) == ("NVIDIA H200", "dedicated", "580.159.04")
+    assert (gpu["total_gib"], gpu["used_gib"], gpu["busy_percent"]) == (140.4, 20.51, 0)
+    assert [(holder["pid"], holder["used_gib"], holder["graphics"]) for holder in result["holders"]] == [
+        (417, 20.51, False)
+    ]
+    assert result["unattributed_gib"] == 0.01
+
+
 def test_process_on_two_gpus_is_one_holder(host, check):
     second = {**H200, "index": "1", "uuid": "GPU-1"}
     rows = [
