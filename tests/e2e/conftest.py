@@ -129,12 +129,6 @@ def nothing_of_ours_runs() -> list[str]:
     return left
 
 
-@pytest.fixture(scope="session")
-def embeddings_before() -> tuple[str, str]:
-    """The kept container as it was before the first deployment of this session."""
-    return identity("spark-worker", "embeddings")
-
-
 @pytest.fixture
 def mutated_model() -> Callable[[str], str]:
     """Puts a faulty model on the head and returns its folder: wrong-answer, no-reasoning."""

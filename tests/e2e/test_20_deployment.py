@@ -34,8 +34,10 @@ def nvidia_smi_processes(host: str) -> list[str]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def fresh_lab() -> None:
+def embeddings_before() -> tuple[str, str]:
+    """The kept container of a fresh lab, as it was before the first deployment."""
     lab("reset")
+    return identity("spark-worker", "embeddings")
 
 
 def test_check_mode_on_fresh_hosts(embeddings_before: tuple[str, str]) -> None:
