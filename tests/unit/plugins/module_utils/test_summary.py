@@ -1,0 +1,72 @@
+"""The end of a run says what was done, and does not claim what was not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.dgxspark.serving.plugins.module_utils._summary import summary
+
+PLAN = {
+    "description": "A model",
+    "preset": "p",
+    "hosts": [{"name": "a", "role": "head", "management_address": "", "control_address": "192.168.200.12"}],
+    "api": {"port": 8000},
+    "model": {"served_name": "qwen35"},
+    "expected": {"tokens_per_second": 27},
+}
+ANSWER = {
+    "prompt": "What is 2+2?",
+    "content": "4",
+    "reasoning": "two and two",
+    "tool_calls": [{"name": "f", "arguments": "{}"}],
+}
+
+
+def text(**values: Any) -> str:
+    return summary(
+        {
+            "plan": PLAN,
+            "choice": {"image": "i", "engine": "vllm", "engine_version": "0.32.0", "reason": "r", "rejected": []},
+            "hosts": [
+                {
+                    "name": "a",
+                    "teardown": {"stopped": ["unit x"], "kept": ["container e"]},
+                    "memory_before": None,
+                    "memory_after": None,
+                }
+            ],
+            "ray": {"explanation": "1 Ray nodes"},
+            "acceptance": {"answers": [ANSWER], "tokens_per_second": 30.0},
+            "gates": [("0", "host setup", 1.5)],
+            "converged": False,
+            "check_mode": False,
+            **values,
+        }
+    )
+
+
+def test_a_whole_run() -> None:
+    found = text()
+    for line in (
+        "a: unit x",
+        "a: container e",
+        "What is 2+2?",
+        "two and two",
+        "f({})",
+        "30.0 tokens/s on one stream, expected 27",
+    ):
+        assert line in found
+    assert "http://192.168.200.12:8000/v1" in found
+    assert "gate 0 host setup: 1.5" in found
+    assert "not proven" in found
+
+
+def test_check_mode_and_converged_claim_nothing() -> None:
+    assert "not evaluated in check mode" in text(check_mode=True, acceptance=None)
+    converged = text(converged=True, hosts=[{"name": "a", "teardown": None}])
+    assert "nothing: the hosts are as planned" in converged
+    assert "stopped" not in converged
+
+
+def test_without_a_choice_the_image_is_not_evaluated() -> None:
+    assert "not evaluated: the hosts lack the Python libraries" in text(choice={}, check_mode=True, acceptance=None)
