@@ -125,8 +125,12 @@ full() {
         lab_up
         e2e test_30_gates.py
         ;;
+    molecule)
+        lab_up
+        scenario_tests default "${scenarios[@]}"
+        ;;
     *)
-        echo "make test-full PART=...: gates" >&2
+        echo "make test-full PART=...: gates, molecule" >&2
         exit 2
         ;;
     esac
