@@ -46,6 +46,6 @@ def test_no_engine_process_is_left_when_the_unit_stops(host: Any) -> None:
     assert host.run("systemctl stop dgxspark-vllm").rc == 0
     # The design allows 30 s.
     deadline = time.monotonic() + 30
-    while host.run("pgrep -f 'VLLM::|RayWorkerProc|vllm serve'").stdout and time.monotonic() < deadline:
+    while host.run("pgrep -f '[V]LLM::|[R]ayWorkerProc|[v]llm serve'").stdout and time.monotonic() < deadline:
         time.sleep(1)
-    assert host.run("pgrep -af 'VLLM::|RayWorkerProc|vllm serve'").stdout == ""
+    assert host.run("pgrep -af '[V]LLM::|[R]ayWorkerProc|[v]llm serve'").stdout == ""
