@@ -86,7 +86,7 @@ lab_up() {
 
 e2e() {
     say "end to end: $*"
-    (cd tests/e2e && pytest -q -p no:cacheprovider --tb=short --show-capture=no "$@")
+    (cd tests/e2e && pytest -p no:cacheprovider --tb=short --show-capture=no "$@")
 }
 
 scenario_tests() {
