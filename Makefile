@@ -16,7 +16,7 @@ test-full: ## what is too long for every change: make test-full PART=gates
 	$(RUN) full $(PART)
 
 lab-up: ## the two simulated hosts (docs/lab.md)
-	python3 tests/lab/lab.py up
+	$(RUN) lab
 
 lab-reset: ## all hosts back to their start state
 	python3 tests/lab/lab.py reset

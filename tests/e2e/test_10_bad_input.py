@@ -158,3 +158,29 @@ def test_too_few_forks() -> None:
     run = run_playbook("--forks", "1")
     run.assert_stopped_at("1")
     assert "forks is 1, but 2 hosts must work at the same time" in " ".join(run.output.split())
+
+
+def test_an_unlisted_container_ends_the_run_or_is_stopped_as_the_user_wants() -> None:
+    on(
+        "spark-head",
+        "docker",
+        "run",
+        "-d",
+        "--name",
+        "notebook",
+        "-e",
+        "LAB_GPU_MIB=5000",
+        "lab-service:1",
+        "--name",
+        "notebook",
+    )
+    try:
+        refused = run_playbook()
+        allowed = run_playbook("--check", "--diff", "-e", "spark_unlisted_holders=stop")
+    finally:
+        on("spark-head", "docker", "rm", "-f", "notebook")
+    refused.assert_stopped_at("2")
+    assert "4.9 GiB of GPU memory is held by container notebook" in " ".join(refused.output.split())
+    assert "spark_stop: {containers: [notebook]}" in refused.output
+    assert allowed.returncode == 0, allowed.output[-3000:]
+    assert "-container notebook\n" in allowed.output
