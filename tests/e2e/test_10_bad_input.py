@@ -173,6 +173,8 @@ def test_an_unlisted_container_ends_the_run_or_is_stopped_as_the_user_wants() ->
         "lab-service:1",
         "--name",
         "notebook",
+        "--port",
+        "8105",
     )
     try:
         refused = run_playbook()
