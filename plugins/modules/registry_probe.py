@@ -261,7 +261,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._findings import 
     findings_argument_spec,
     worst_severity,
 )
-from ansible_collections.dgxspark.serving.plugins.module_utils._image_files import ImageFiles, remove_stale_probes
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_files import open_image, remove_stale_probes
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_probe import Contents, ImageProbe, Request
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_verdict import (
     Wishes,
@@ -373,7 +373,7 @@ class RegistryProbe:
 
     def _look_into(self, name: str, image: dict[str, Any]) -> Contents:
         try:
-            with ImageFiles(self.client, image) as files:
+            with open_image(self.client, image) as files:
                 return ImageProbe(files, image.get("Config") or {}, self.request).run()
         except Exception as error:
             if not host_python.is_engine_error(error):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Search in the folders of layers; what goes through the engine is tested with registry_probe."""
+"""Files in the folders of layers; what goes through the engine is tested with registry_probe."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.dgxspark.serving.plugins.module_utils import _image_files as image_files
+from ansible_collections.dgxspark.serving.plugins.module_utils import _image_layers as image_layers
 from ansible_collections.dgxspark.serving.tests.unit.plugins.fake_engine import FakeEngine, FakeImage
 
 FOLDER = "/usr/lib/python3/dist-packages"
@@ -25,8 +26,8 @@ class Layers:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self.opaque: set[str] = set()
-        monkeypatch.setattr(image_files, "_is_removal", lambda mode: bool(mode.st_mode & stat.S_ISVTX))
-        monkeypatch.setattr(image_files, "_is_opaque", lambda path: str(path) in self.opaque)
+        monkeypatch.setattr(image_layers, "_is_removal", lambda mode: bool(mode.st_mode & stat.S_ISVTX))
+        monkeypatch.setattr(image_layers, "_is_opaque", lambda path: str(path) in self.opaque)
 
     def place(self, layer: str, path: str) -> Path:
         return self.folder / layer / f"{FOLDER}/{path}".lstrip("/")
@@ -46,8 +47,11 @@ class Layers:
         driver = {"Name": "overlay2", "Data": data}
         image = FakeImage({f"{FOLDER}/through-the-engine.pth": ""}, GraphDriver=driver)
         engine: Any = FakeEngine({"img": image})
-        with image_files.ImageFiles(engine, image.inspect) as files:
+        with image_files.open_image(engine, image.inspect) as files:
             return files.search(FOLDER, PATTERNS)
+
+    def files(self, *order: str) -> image_layers.LayeredFiles:
+        return image_layers.LayeredFiles([image_layers.DiskLayer(str(self.folder / layer)) for layer in order])
 
 
 @pytest.fixture
@@ -94,18 +98,51 @@ def test_parent_made_anew_hides_what_is_below(layers: Layers) -> None:
     assert layers.search("upper", "middle", "lower") == {"b.pth": b"", "c.pth": b""}
 
 
-@pytest.mark.parametrize("target", ["/etc", "../../../etc"])
-def test_links_in_layers_are_left_to_the_engine(layers: Layers, target: str) -> None:
-    layers.write("upper", "a.pth")
-    os.symlink(target, layers.place("upper", "b.dist-info"))
-    assert layers.search("upper") == {"through-the-engine.pth": b""}
+def test_links_are_followed_within_the_image_and_never_on_this_host(layers: Layers, tmp_path: Path) -> None:
+    (tmp_path / "secret.pth").write_text("secret of the host")
+    layers.write("upper", "a.pth", "a")
+    os.symlink(tmp_path / "secret.pth", layers.place("upper", "b.pth"))
+    os.symlink("../../../../../../../../../../a.pth", layers.place("upper", "c.pth"))
+    os.symlink("a.pth", layers.place("upper", "d.pth"))
+    os.symlink("/usr/lib", layers.folder / "upper/lib")
+    assert layers.search("upper") == {"a.pth": b"a", "d.pth": b"a"}
+    assert layers.files("upper").read("/lib/python3/dist-packages/../dist-packages/a.pth") == b"a"
+    assert layers.files("upper").read("/etc/hostname") is None
 
 
-def test_linked_file_is_never_followed_on_this_host(layers: Layers, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("secret of the host")
-    layers.write("upper", "a.pth")
-    os.symlink(tmp_path / "secret", layers.place("upper", "b.pth"))
-    assert layers.search("upper") == {"through-the-engine.pth": b""}
+def test_loops_of_links_end(layers: Layers) -> None:
+    layers.write("upper", "a.pth", "a")
+    os.symlink("y", layers.place("upper", "x"))
+    os.symlink("x", layers.place("upper", "y"))
+    os.symlink(".", layers.place("upper", "here"))
+    files = layers.files("upper")
+    assert files.read(f"{FOLDER}/x") is None
+    assert files.read(f"{FOLDER}/x/{'x/' * 100}a.pth") is None
+    assert files.read(f"{FOLDER}/here/here/here/a.pth") == b"a"
+
+
+def test_link_to_what_a_lower_layer_has(layers: Layers) -> None:
+    layers.write("lower", "real/a.pth", "a")
+    layers.write("upper", "z.pth")
+    os.symlink(f"{FOLDER}/real", layers.place("upper", "linked"))
+    files = layers.files("upper", "lower")
+    assert files.read(f"{FOLDER}/linked/a.pth") == b"a"
+    info = files.info(f"{FOLDER}/linked")
+    assert info and (info.target, info.is_link, info.is_folder) == (f"{FOLDER}/real", True, False)
+
+
+def test_file_in_the_place_of_a_folder_hides_what_is_below(layers: Layers) -> None:
+    layers.write("lower", "a.dist-info/entry_points.txt")
+    layers.write("upper", "a.dist-info", "a file")
+    assert layers.search("upper", "lower") == {}
+
+
+def test_device_pipe_and_huge_file_are_not_read(layers: Layers) -> None:
+    layers.write("upper", "a.pth", "a")
+    os.mkfifo(layers.place("upper", "pipe.pth"))
+    with open(layers.place("upper", "huge.pth"), "wb") as handle:
+        handle.truncate(10 * 1024**3)
+    assert layers.search("upper") == {"a.pth": b"a"}
 
 
 def test_layers_that_cannot_be_read_are_left_to_the_engine(layers: Layers) -> None:
@@ -120,11 +157,11 @@ def test_whiteouts_and_opaque_folders_as_overlayfs_marks_them(tmp_path: Path) ->
     except OSError as error:
         pytest.skip(f"needs rights to make device nodes and trusted attributes: {error}")
     (tmp_path / "kept").touch()
-    assert image_files._is_removal(os.lstat(tmp_path / "removed"))
-    assert not image_files._is_removal(os.lstat(tmp_path / "kept"))
-    assert image_files._is_opaque(str(tmp_path))
+    assert image_layers._is_removal(os.lstat(tmp_path / "removed"))
+    assert not image_layers._is_removal(os.lstat(tmp_path / "kept"))
+    assert image_layers._is_opaque(str(tmp_path))
     os.setxattr(tmp_path, "trusted.overlay.opaque", b"n")
-    assert not image_files._is_opaque(str(tmp_path))
+    assert not image_layers._is_opaque(str(tmp_path))
 
 
 def test_search_in_an_archive_ends_when_nothing_more_can_come() -> None:
@@ -133,14 +170,14 @@ def test_search_in_an_archive_ends_when_nothing_more_can_come() -> None:
         {f"{FOLDER}/{name}": name for name in ("Cython/a.pth", "__editable__.x.pth", "numpy/b.pth", "z.pth")}
     )
     engine: Any = FakeEngine({"img": image})
-    with image_files.ImageFiles(engine, image.inspect) as files:
-        members = files._members
+    with image_files.ImageFiles(engine, image.inspect["Id"]) as files:
+        archive = files._archive
 
         def watched(folder: str) -> Any:
-            for name, content in members(folder):
-                read.append(name)
-                yield name, content
+            for member in archive(folder):
+                read.append(member.name.partition("/")[2])
+                yield member
 
-        files._members = watched  # type: ignore[method-assign]  # to see how far it reads
+        files._archive = watched  # type: ignore[method-assign]  # to see how far it reads
         assert files.search(FOLDER, ("*.pth",), until="__editable__~") == {"__editable__.x.pth": b"__editable__.x.pth"}
     assert read == ["Cython/a.pth", "__editable__.x.pth", "numpy/b.pth"]
