@@ -28,9 +28,13 @@ if os.path.isdir(HOST_LIBRARY_FOLDER) and HOST_LIBRARY_FOLDER not in sys.path:
     sys.path.append(HOST_LIBRARY_FOLDER)
 
 DOCKER_IMPORT_ERROR: str | None = None
+REQUESTS_IMPORT_ERROR: str | None = None
+try:
+    import requests
+except ImportError:
+    REQUESTS_IMPORT_ERROR = DOCKER_IMPORT_ERROR = traceback.format_exc()
 try:
     import docker
-    import requests
 except ImportError:
     DOCKER_IMPORT_ERROR = traceback.format_exc()
 
@@ -60,6 +64,19 @@ def require_docker_sdk(module: AnsibleModule) -> None:
         )
 
 
+def require_requests(module: AnsibleModule) -> None:
+    """Fail with the way out when the library requests is missing on the host."""
+    if REQUESTS_IMPORT_ERROR:
+        module.fail_json(
+            msg=missing_required_lib(
+                "requests",
+                reason="to talk to a registry of images. "
+                f"Role dgxspark.serving.host_setup brings it to {HOST_LIBRARY_FOLDER}",
+            ),
+            exception=REQUESTS_IMPORT_ERROR,
+        )
+
+
 def connect_engine(docker_host: str = DEFAULT_DOCKER_HOST) -> APIClient:
     """A connected client of the Docker Engine.
 
@@ -85,6 +102,12 @@ def connect_engine(docker_host: str = DEFAULT_DOCKER_HOST) -> APIClient:
 def is_engine_error(error: Exception) -> bool:
     """Whether the engine or the way to it is to blame."""
     return isinstance(error, (docker.errors.DockerException, requests.exceptions.RequestException))
+
+
+def engine_error() -> type[Exception]:
+    """What the Docker SDK raises when the engine refuses something."""
+    error: type[Exception] = docker.errors.APIError
+    return error
 
 
 def look_up(inspect: Callable[[str], dict[str, Any]], name: str) -> dict[str, Any] | None:

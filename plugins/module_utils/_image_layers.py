@@ -189,13 +189,13 @@ class DiskLayer:
             status = os.lstat(place)
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
+        if _is_removal(status):
+            return Entry(GONE)
         if stat.S_ISDIR(status.st_mode):
             return Entry(FOLDER, opaque=_is_opaque(place))
         if stat.S_ISLNK(status.st_mode):
             return Entry(LINK, os.readlink(place))
-        if stat.S_ISREG(status.st_mode):
-            return Entry(FILE)
-        return Entry(GONE if _is_removal(status) else OTHER)
+        return Entry(FILE if stat.S_ISREG(status.st_mode) else OTHER)
 
     def names(self, folder: str) -> Iterable[str]:
         return os.listdir(self.folder + folder)

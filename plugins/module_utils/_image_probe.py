@@ -20,6 +20,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._image_python imp
     PythonFinder,
     parse_entry_points,
 )
+from ansible_collections.dgxspark.serving.plugins.module_utils._import_probe import Imported
 from ansible_collections.dgxspark.serving.plugins.module_utils._static_python import StaticModule, Unreadable
 
 ENGINES = ("vllm", "sglang")
@@ -64,6 +65,8 @@ class Contents:
     engine_version: str = ""
     engine_path: str = ""
     editable: bool = False
+    # The Python that runs the engine.
+    interpreter: str = ""
     versions: dict[str, str | None] = field(default_factory=dict)
     registry: registries.Registry | None = None
     unreadable: str = ""
@@ -73,6 +76,12 @@ class Contents:
     tool_call_parsers: list[str] = field(default_factory=list)
     # Settings of NCCL that the image brings in a file, where no inspection of its environment shows them.
     nccl_conf: dict[str, str] = field(default_factory=dict)
+    # GPU architectures for which the image says to be built (TORCH_CUDA_ARCH_LIST), or its kernels are.
+    gpu_archs: list[str] = field(default_factory=list)
+    # What the engine itself says, if it was asked (method: import).
+    imported: Imported | None = None
+    # Whether all layers were read. If not, what is missing here may still be in the image.
+    complete: bool = True
     # Model types that engine or transformers know; None when that cannot be told.
     model_types: set[str] | None = None
 
@@ -87,9 +96,10 @@ class ImageProbe:
     def run(self) -> Contents:
         found = self._find_engine()
         if not found:
-            return Contents()
+            return Contents(complete=self.files.complete)
         python, package = found
         contents = Contents(engine=package.name, engine_path=package.path, editable=package.editable)
+        contents.interpreter, contents.complete = python.interpreter, self.files.complete
         contents.versions = self._versions(python, package)
         contents.engine_version = contents.versions.get(package.name) or ""
         if package.name == "vllm":
@@ -97,6 +107,7 @@ class ImageProbe:
         else:
             self._read_sglang(contents, package.path)
         contents.nccl_conf = self._nccl_conf()
+        contents.gpu_archs = self.environment.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split()
         contents.model_types = self._model_types(python, package)
         self._search_distributions(contents, python)
         return contents

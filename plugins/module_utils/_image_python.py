@@ -125,17 +125,30 @@ class PythonFinder:
     def _python(self, interpreter: str) -> ImagePython | None:
         info = self.files.info(interpreter)
         if not info:
-            return None
+            return self._unseen_python(interpreter)
         prefix = posixpath.dirname(posixpath.dirname(interpreter))
         venv = self.files.read(f"{prefix}/pyvenv.cfg")
         if venv is not None:
             return self._venv_python(interpreter, prefix, _parse_pyvenv(venv), info.target)
         named = _PYTHON_NAME.search(posixpath.basename(info.target))
         if not named:
-            return None
+            return self._unseen_python(interpreter)
         prefix = posixpath.dirname(posixpath.dirname(info.target))
         folders = [*self._pythonpath(), *self._user_site(named[1]), *_site_folders(prefix, named[1])]
         return ImagePython(interpreter, self._full_version(prefix, named[1]), self._existing(folders))
+
+    def _unseen_python(self, interpreter: str) -> ImagePython | None:
+        """An interpreter in a layer that has not been read yet: the folder of its packages tells its version."""
+        if self.files.complete:
+            return None
+        prefix = posixpath.dirname(posixpath.dirname(interpreter))
+        roots = ["/usr/local", prefix] if prefix in ("/usr", "") else [prefix]
+        named = [_PYTHON_NAME.fullmatch(name) for root in roots for name in self.files.list_folder(f"{root}/lib")]
+        series = {found[1] for found in named if found}
+        if len(series) != 1:
+            return None
+        (only,) = series
+        return ImagePython(interpreter, only, self._existing([*self._pythonpath(), *_site_folders(prefix, only)]))
 
     def _venv_python(self, interpreter: str, prefix: str, settings: dict[str, str], target: str) -> ImagePython | None:
         version = settings.get("version_info") or settings.get("version") or ""

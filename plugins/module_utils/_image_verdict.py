@@ -61,15 +61,25 @@ def judge_architectures(contents: Contents, wishes: Wishes) -> tuple[dict[str, d
         if not supported and (registry is None or not registry.complete or contents.plugins):
             # A plugin or something that cannot be read may still add it.
             supported = None
-        verdict: dict[str, Any] = {"supported": supported, "kind": kind or ("plugin" if contents.plugins else None)}
+        kind = kind or (registries.PLUGIN if contents.plugins else "")
+        if _has_answered(contents):
+            # The engine lists drafts as well, without saying that they are.
+            known = name in (contents.imported.architectures if contents.imported else ())
+            supported = known and kind != registries.DRAFT
+            kind = kind or (registries.MODEL if known else "")
+        verdict: dict[str, Any] = {"supported": supported, "kind": kind or None}
         if registry and kind == registries.REMOVED:
             verdict["last_version"] = registry.notes.get(name, "")
         if registry and kind == registries.PLUGIN:
             verdict["plugin"] = registry.notes.get(name, "")
         verdicts[name] = verdict
-        if registry and kind != registries.MODEL:
+        if registry and not supported and kind != registries.MODEL:
             closest[name] = registry.closest(name)
     return verdicts, closest
+
+
+def _has_answered(contents: Contents) -> bool:
+    return contents.imported is not None and not contents.imported.problem
 
 
 def judge(image: str, contents: Contents, wishes: Wishes) -> list[Finding]:
@@ -85,6 +95,7 @@ def judge(image: str, contents: Contents, wishes: Wishes) -> list[Finding]:
             )
         ]
     findings = []
+    findings += _judge_import(image, contents)
     verdicts, closest = judge_architectures(contents, wishes)
     for name, verdict in verdicts.items():
         finding = _judge_architecture(image, contents, name, verdict, closest.get(name, ""))
@@ -114,7 +125,9 @@ def _judge_architecture(
     if verdict["supported"]:
         return None
     hint = f"; the closest it knows is {closest}" if closest else ""
-    if contents.registry is None or contents.plugins or not (verdict["kind"] or contents.registry.complete):
+    if verdict["supported"] is None and (
+        contents.registry is None or contents.plugins or not (verdict["kind"] or contents.registry.complete)
+    ):
         return _undecided(image, contents, name, hint)
     engine, kind, product = _engine(contents), verdict["kind"], _ENGINE_NAMES[contents.engine]
     if kind == registries.REMOVED:
@@ -133,7 +146,7 @@ def _judge_architecture(
             f"{engine} knows {name} as a draft for speculative decoding only, not as a model to serve.",
             "Name the architecture of the model itself (architectures in its config.json).",
         )
-    if kind == registries.PLUGIN:
+    if kind == registries.PLUGIN and not contents.plugins:
         return Finding(
             "REGISTRY.PLUGIN_MISSING",
             ERROR,
@@ -167,7 +180,7 @@ def _undecided(image: str, contents: Contents, name: str, hint: str) -> Finding:
             ERROR,
             image,
             f"{name} is not in what can be read of the model registry of {engine}{hint}, but a part of it is computed.",
-            "Start the engine from this image once and ask it, or use an image with a released version.",
+            "Ask the engine itself (method: import), or use an image with a released version.",
         )
     plugins = ", ".join(f"{plugin} = {target}" for plugin, target in contents.plugins.items())
     allowed = contents.plugin_filter
@@ -177,10 +190,66 @@ def _undecided(image: str, contents: Contents, name: str, hint: str) -> Finding:
         ERROR,
         image,
         f"{engine} itself does not know {name}{hint}, but the image has plugins that may add it: {plugins}.{filtered}",
-        "The files cannot tell what a plugin adds: start vLLM from this image once and ask "
-        "ModelRegistry.get_supported_archs().",
+        "The files cannot tell what a plugin adds: ask the engine itself (method: import).",
         plugins,
     )
+
+
+def _judge_import(image: str, contents: Contents) -> list[Finding]:
+    """What the engine itself says against what its files say."""
+    said = contents.imported
+    if said is None:
+        return []
+    engine = _engine(contents)
+    if said.problem:
+        return [
+            Finding(
+                "REGISTRY.IMPORT_FAILED",
+                ERROR,
+                image,
+                f"{engine} could not be asked in the image: {said.problem}. What follows is what its files say.",
+                "Start the image by hand to see why.",
+                said.evidence,
+            )
+        ]
+    findings = []
+    if said.failures:
+        findings.append(
+            Finding(
+                "REGISTRY.IMPORT_INCOMPLETE",
+                WARNING,
+                image,
+                f"{engine} could not import everything: {said.failures[0]}"
+                + (f" and {len(said.failures) - 1} more." if len(said.failures) > 1 else "."),
+                evidence="\n".join(said.failures),
+            )
+        )
+    return findings + _disagreement(image, contents, set(said.architectures))
+
+
+def _disagreement(image: str, contents: Contents, said: set[str]) -> list[Finding]:
+    registry = contents.registry
+    if registry is None or not registry.complete:
+        return []
+    read = {name for name, kind in registry.kinds.items() if kind in (registries.MODEL, registries.DRAFT)}
+    # What plugins add is no contradiction.
+    more, less = (set() if contents.plugins else said - read), read - said
+    if not more and not less:
+        return []
+    parts = [
+        f"{len(names)} that {what} ({', '.join(sorted(names)[:3])}{', ...' if len(names) > 3 else ''})"
+        for names, what in ((more, "its files do not show"), (less, "only its files show"))
+        if names
+    ]
+    return [
+        Finding(
+            "REGISTRY.DISAGREEMENT",
+            WARNING,
+            image,
+            f"{_engine(contents)} and its files disagree on architectures: {' and '.join(parts)}. What the engine says counts.",
+            "Something in the image changes the registry when it starts; please report it.",
+        )
+    ]
 
 
 def _judge_model_type(image: str, contents: Contents, wishes: Wishes) -> list[Finding]:
@@ -225,24 +294,45 @@ def _judge_parser(image: str, contents: Contents, what: str, wanted: str, known:
 
 
 def _judge_gpu(image: str, contents: Contents, wishes: Wishes) -> list[Finding]:
-    """Whether the toolkit that torch was built with knows the GPU. It says nothing about the kernels of the engine."""
-    needed = _CUDA_OF_ARCHITECTURE.get(wishes.gpu_arch) if wishes.gpu_arch else None
-    cuda, torch = contents.versions.get("cuda"), contents.versions.get("torch")
-    if not needed or not torch:
+    """Whether torch has kernels for the GPU, or, where that cannot be read, whether its toolkit knows the GPU."""
+    torch = contents.versions.get("torch")
+    if not wishes.gpu_arch or not torch:
         return []
-    if cuda and Version.parse(cuda) >= Version.parse(needed):
+    wanted = ".".join(map(str, wishes.gpu_arch))
+    archs = (contents.imported.gpu_archs if contents.imported else []) or contents.gpu_archs
+    remedy = "Expect 'no kernel image is available for execution on the device'; use an image built with CUDA 13."
+    if archs:
+        if runs_on(archs, wishes.gpu_arch):
+            return []
+        message = f"The image is built for {', '.join(archs)}; none of them runs on compute capability {wanted}."
+        return [Finding("IMAGE.GPU_ARCH", WARNING, image, message, remedy)]
+    needed, cuda = _CUDA_OF_ARCHITECTURE.get(wishes.gpu_arch), contents.versions.get("cuda")
+    if not needed or (cuda and Version.parse(cuda) >= Version.parse(needed)):
         return []
     built = f"is built with CUDA {cuda}" if cuda else "is built without CUDA"
-    architecture = ".".join(str(number) for number in wishes.gpu_arch or ())
-    return [
-        Finding(
-            "IMAGE.GPU_ARCH",
-            WARNING,
-            image,
-            f"torch {torch} {built}; compute capability {architecture} is known from CUDA {needed} on.",
-            "Expect 'no kernel image is available for execution on the device'; use an image built with CUDA 13.",
-        )
-    ]
+    message = f"torch {torch} {built}; compute capability {wanted} is known from CUDA {needed} on."
+    return [Finding("IMAGE.GPU_ARCH", WARNING, image, message, remedy)]
+
+
+def runs_on(archs: list[str], gpu: tuple[int, int]) -> bool:
+    """Whether code for one of the architectures (12.0+PTX, 12.1a, sm_120, compute_90) runs on the GPU.
+
+    Binaries run on the same and on newer GPUs of their generation, PTX on all newer ones; what is specific to an
+    architecture (a) on no other, to a family (f) on no other generation (CUDA programming guide, compute capabilities).
+    """
+    for arch in archs:
+        found = re.fullmatch(r"(?:(sm|compute)_)?(\d+)\.?(\d)([af]?)(\+PTX)?", arch)
+        if not found:
+            continue
+        have = int(found[2]), int(found[3])
+        if have == gpu:
+            return True
+        ptx = found[1] == "compute" or found[5]
+        if not found[4] and ptx and have < gpu:
+            return True
+        if found[4] != "a" and found[1] != "compute" and have[0] == gpu[0] and have < gpu:
+            return True
+    return False
 
 
 def _judge_nccl_conf(image: str, contents: Contents) -> list[Finding]:

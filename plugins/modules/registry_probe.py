@@ -12,11 +12,14 @@ version_added: 0.1.0
 description:
   - Looks into images for an inference engine (vLLM or SGLang), reads which model architectures it knows, and compares this
     and the versions of what is installed with what is asked for.
-  - Nothing of the image runs. A container is created from it, never started, read from and removed. No GPU is needed.
+  - Nothing of the image runs unless O(method=import) asks for it, and no GPU is needed. The image may be for another platform
+    than that of the host, and with O(source=remote) it need not be there at all.
   - The engine is found where the image's own Python would import it from - in an environment of its own, below a Python path,
     or installed from a source tree - and not by the name of a folder.
-  - If an architecture is not in the registry of vLLM, the image is searched for plugins that may add it. As C(root) on a
-    Docker Engine with the storage driver overlay2 this takes no time, otherwise some seconds per 10 GB of Python packages.
+  - If an architecture is not in the registry of vLLM, the image is searched for plugins that may add it.
+  - As C(root) on a Docker Engine with the storage driver overlay2 all this takes less than 0.1 s. Otherwise a container is
+    created from the image, never started, read from and removed. That takes up to 1 s, and the search for plugins some seconds
+    per 10 GB of Python packages.
 extends_documentation_fragment:
   - dgxspark.serving.attributes
   - dgxspark.serving.attributes.info_module
@@ -45,17 +48,26 @@ options:
     choices: [auto, vllm, sglang]
     default: auto
   source:
-    description: Where the image is. V(engine) is the local Docker Engine.
+    description:
+      - Where the image is. V(engine) is the Docker Engine of the host.
+      - V(remote) is the registry that the reference names. Nothing is pulled. The layers are read, the newest first, until the
+        answer is known. A yes is known early, a no takes all layers, and so does an image with SGLang unless O(engine=sglang).
+      - A registry is reached as Docker does it, with the proxies of the environment, with the login of C(docker login) and with
+        the certificates in C(/etc/docker/certs.d).
     type: str
-    choices: [engine]
+    choices: [engine, remote]
     default: engine
   method:
-    description: How it is found out. V(static) reads files and runs nothing of the image.
+    description:
+      - How it is found out. V(static) reads files and runs nothing of the image.
+      - V(import) reads the files as well, then runs the Python of the image, which takes about 10 s, and asks the engine itself,
+        with the plugins of the image loaded. It runs without network and capabilities, cannot write to the image and has 6 GiB
+        of memory and O(timeout). If both answers differ, this is a finding. If Docker has the NVIDIA runtime, it sees the GPUs.
     type: str
-    choices: [static]
+    choices: [static, import]
     default: static
   platform:
-    description: The platform that the image must have, such as V(linux/arm64). The default is that of the Docker Engine.
+    description: The platform that the image must have, such as V(linux/arm64). The default is that of the host.
     type: str
   require:
     description:
@@ -79,8 +91,34 @@ options:
   gpu_arch:
     description:
       - A CUDA compute capability, such as V(12.1). It is checked whether the CUDA toolkit that torch was built with knows it.
-      - Which kernels the engine brings for it cannot be read from files.
+      - If the image says for which it is built (C(TORCH_CUDA_ARCH_LIST)), or O(method=import) tells, it is checked against that.
     type: str
+  timeout:
+    description: Seconds that reading an image from a registry, or running its Python, may take.
+    type: int
+    default: 600
+  cache:
+    description:
+      - Whether answers are kept on the host and used again for the same question about an image with the same id. At most 64
+        are kept. In check mode none is added.
+    type: bool
+    default: true
+  cache_path:
+    description: Folder of the kept answers. The default is C(/var/lib/dgxspark/cache) for C(root), C(~/.cache/dgxspark) otherwise.
+    type: path
+  registry_username:
+    description: User name at the registry, with O(source=remote). The default is what C(docker login) has stored on the host.
+    type: str
+  registry_password:
+    description: Password or token of O(registry_username).
+    type: str
+  registry_ca_path:
+    description: File with the certificates of the authorities that the registry's certificate may come from.
+    type: path
+  registry_plain_http:
+    description: Whether the registry is asked without TLS. Passwords are then sent in the clear.
+    type: bool
+    default: false
 author:
   - dgxspark.serving contributors (@dgxspark)
 seealso:
@@ -111,6 +149,19 @@ EXAMPLES = r"""
     gpu_arch: "12.1"
   register: probe
   failed_when: not probe.suitable
+
+- name: See whether an image in a registry is worth pulling
+  dgxspark.serving.registry_probe:
+    image: vllm/vllm-openai:v0.17.1
+    source: remote
+    platform: linux/arm64
+    architecture: Qwen3_5MoeForConditionalGeneration
+
+- name: Ask the engine itself, with its plugins
+  dgxspark.serving.registry_probe:
+    image: vllm-node
+    architecture: RavenForCausalLM
+    method: import
 
 - name: List all architectures that an image knows
   dgxspark.serving.registry_probe:
@@ -146,12 +197,39 @@ images:
     id:
       description: Id of the image, the way to compare images of several hosts. Empty if it is not there.
       type: str
+    bytes_read:
+      description: With O(source=remote), what the registry has sent.
+      type: int
+      sample: 41943040
+    size:
+      description: With O(source=remote), the size of all layers in the registry, compressed.
+      type: int
+      sample: 8589934592
+    complete:
+      description: Whether all layers were read. If not, the answer was known before. What older layers add to RV(images[].versions)
+        and RV(images[].nccl_conf) is then missing.
+      type: bool
+    cached:
+      description: Whether the answer was kept from an earlier run.
+      type: bool
+    entrypoint:
+      description: Entrypoint of the image.
+      type: list
+      elements: str
+    user:
+      description: User as whom the image runs; empty for C(root).
+      type: str
+    gpu_archs:
+      description: GPU architectures for which the image says to be built, or the engine says so. Empty if that is not known.
+      type: list
+      elements: str
+      sample: ["12.1a"]
     digests:
       description: Digests under which registries know the image. Images built on the host have none.
       type: list
       elements: str
     present:
-      description: Whether the Docker Engine has the image.
+      description: Whether the Docker Engine or the registry has the image.
       type: bool
     platform:
       description: Platform of the image.
@@ -246,193 +324,30 @@ findings:
       evidence: ""
 """
 
-import json
 import os
-from time import monotonic, time
+from time import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.dgxspark.serving.plugins.module_utils import _host_python as host_python
 from ansible_collections.dgxspark.serving.plugins.module_utils._check_module import finish
-from ansible_collections.dgxspark.serving.plugins.module_utils._findings import (
-    ERROR,
-    Finding,
-    as_dicts,
-    findings_argument_spec,
-    worst_severity,
-)
-from ansible_collections.dgxspark.serving.plugins.module_utils._image_files import open_image, remove_stale_probes
-from ansible_collections.dgxspark.serving.plugins.module_utils._image_probe import Contents, ImageProbe, Request
-from ansible_collections.dgxspark.serving.plugins.module_utils._image_verdict import (
-    Wishes,
-    judge,
-    judge_architectures,
-)
-from ansible_collections.dgxspark.serving.plugins.module_utils._pep440 import Requirement
+from ansible_collections.dgxspark.serving.plugins.module_utils._findings import findings_argument_spec
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_files import remove_stale_probes
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_probe import Request
 from ansible_collections.dgxspark.serving.plugins.module_utils._platform import Platform
+from ansible_collections.dgxspark.serving.plugins.module_utils._probe_cache import default_folder
+from ansible_collections.dgxspark.serving.plugins.module_utils._probe_wishes import BadOption, wishes_of
+from ansible_collections.dgxspark.serving.plugins.module_utils._registry_login import docker_config_path
+from ansible_collections.dgxspark.serving.plugins.module_utils._registry_probe import (
+    EngineProbe,
+    RemoteProbe,
+    Result,
+    Settings,
+    cache_of,
+    probe_all,
+)
 
 _SUMMARY_VERSIONS = ("python", "torch", "cuda", "transformers", "ray", "nccl")
-
-
-class BadOption(Exception):
-    """An option that cannot be used; the message names it."""
-
-
-def read_model_config(path: str) -> dict[str, Any]:
-    """The config.json of a model folder, or the file itself."""
-    file = os.path.join(path, "config.json") if os.path.isdir(path) else path
-    try:
-        with open(file, encoding="utf-8") as handle:
-            config = json.load(handle)
-    except (OSError, ValueError) as error:
-        raise BadOption(f"model_path: cannot read {file}: {error}") from error
-    if not isinstance(config, dict):
-        raise BadOption(f"model_path: {file} is not the configuration of a model")
-    return config
-
-
-def wishes_of(params: dict[str, Any]) -> Wishes:
-    """What the options ask for."""
-    architectures = list(params["architecture"])
-    model_type, remote_code = "", False
-    if params["model_path"]:
-        config = read_model_config(params["model_path"])
-        architectures += [name for name in config.get("architectures") or [] if name not in architectures]
-        model_type = config.get("model_type") or ""
-        remote_code = "AutoConfig" in (config.get("auto_map") or {})
-    for option in ("require", "prefer"):
-        for name, wish in params[option].items():
-            check_wish(option, name, wish)
-    return Wishes(
-        architectures=tuple(architectures),
-        model_type=model_type,
-        remote_code=remote_code,
-        require=params["require"],
-        prefer=params["prefer"],
-        reasoning_parser=params["reasoning_parser"] or "",
-        tool_call_parser=params["tool_call_parser"] or "",
-        gpu_arch=gpu_architecture(params["gpu_arch"]),
-    )
-
-
-def check_wish(option: str, name: str, wish: Any) -> None:
-    if isinstance(wish, bool):
-        return
-    try:
-        Requirement.parse(str(wish))
-    except ValueError as error:
-        raise BadOption(f"{option}: {name}: {error}") from error
-
-
-def gpu_architecture(text: str | None) -> tuple[int, int] | None:
-    if not text:
-        return None
-    major, _dot, minor = text.partition(".")
-    if not major.isdigit() or not minor.isdigit():
-        raise BadOption(f"gpu_arch: write a compute capability like 12.1, not {text!r}")
-    return int(major), int(minor)
-
-
-class RegistryProbe:
-    def __init__(self, client: Any, params: dict[str, Any], wishes: Wishes) -> None:
-        self.client = client
-        self.wishes = wishes
-        self.request = Request(
-            engine=params["engine"],
-            architectures=wishes.architectures,
-            packages=tuple(dict.fromkeys([*wishes.require, *wishes.prefer])),
-        )
-        self.platform = self._platform(params["platform"])
-
-    def _platform(self, wanted: str | None) -> Platform:
-        if wanted:
-            try:
-                return Platform.parse(wanted)
-            except ValueError as error:
-                raise BadOption(f"platform: {error}") from error
-        version = self.client.version()
-        return Platform.of(version["Os"], version["Arch"])
-
-    def probe(self, name: str) -> tuple[dict[str, Any], list[Finding]]:
-        """(entry of the result, findings) for one image."""
-        began = monotonic()
-        image = host_python.look_up(self.client.inspect_image, name)
-        contents = Contents()
-        if image is None:
-            findings = [_absent(name)]
-        else:
-            findings = self._platform_findings(name, image)
-            if not findings:
-                contents = self._look_into(name, image)
-                findings = judge(name, contents, self.wishes)
-        entry = self._entry(name, image or {}, contents)
-        entry["suitable"] = worst_severity(findings) != ERROR
-        entry["findings"] = as_dicts(findings)
-        entry["duration_ms"] = round((monotonic() - began) * 1000)
-        return entry, findings
-
-    def _look_into(self, name: str, image: dict[str, Any]) -> Contents:
-        try:
-            with open_image(self.client, image) as files:
-                return ImageProbe(files, image.get("Config") or {}, self.request).run()
-        except Exception as error:
-            if not host_python.is_engine_error(error):
-                raise
-            raise host_python.EngineUnavailable(
-                f"The Docker Engine cannot read files of image {name}: {error}"
-            ) from error
-
-    def _platform_findings(self, name: str, image: dict[str, Any]) -> list[Finding]:
-        found = _image_platform(image)
-        if found == self.platform:
-            return []
-        return [
-            Finding(
-                "IMAGE.PLATFORM",
-                ERROR,
-                name,
-                f"The image is for {found}, {self.platform} is needed: its programs end with 'exec format error' there.",
-                f"Pull it with --platform {self.platform}, or use an image that is built for it.",
-            )
-        ]
-
-    def _entry(self, name: str, image: dict[str, Any], contents: Contents) -> dict[str, Any]:
-        verdicts, closest = judge_architectures(contents, self.wishes) if contents.engine else ({}, {})
-        registry = contents.registry
-        asked = bool(self.wishes.architectures)
-        return {
-            "image": name,
-            "id": image.get("Id", ""),
-            "digests": image.get("RepoDigests") or [],
-            "present": bool(image),
-            "platform": str(_image_platform(image)) if image else "",
-            "engine": contents.engine,
-            "engine_version": contents.engine_version,
-            "engine_path": contents.engine_path,
-            "editable": contents.editable,
-            "versions": contents.versions,
-            "architectures": verdicts,
-            "closest": closest,
-            "known_architectures": registry.kinds if registry and not asked else {},
-            "plugins": contents.plugins,
-            "nccl_conf": contents.nccl_conf,
-            "reasoning_parsers": contents.reasoning_parsers,
-            "tool_call_parsers": contents.tool_call_parsers,
-        }
-
-
-def _image_platform(image: dict[str, Any]) -> Platform:
-    return Platform.of(image["Os"], image["Architecture"], image.get("Variant") or "")
-
-
-def _absent(name: str) -> Finding:
-    return Finding(
-        "IMAGE.ABSENT",
-        ERROR,
-        name,
-        "The Docker Engine of this host does not have the image.",
-        f"Pull it (docker pull {name}), or load it from a host that has it.",
-    )
 
 
 def summary(entries: list[dict[str, Any]]) -> str:
@@ -451,6 +366,56 @@ def summary(entries: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def settings_of(module: AnsibleModule) -> Settings:
+    """How the options want images to be looked at."""
+    params = module.params
+    if params["platform"]:
+        try:
+            Platform.parse(params["platform"])
+        except ValueError as error:
+            raise BadOption(f"platform: {error}") from error
+    if params["source"] == "remote" and params["method"] == "import":
+        raise BadOption("method: import runs the image, which a registry cannot do: pull it and take source: engine")
+    if params["timeout"] < 1:
+        raise BadOption("timeout: give a number of seconds from 1 on")
+    return Settings(
+        docker_host=params["docker_host"],
+        method=params["method"],
+        platform=params["platform"] or "",
+        timeout=params["timeout"],
+        cache_folder=(params["cache_path"] or default_folder()) if params["cache"] else "",
+        cache_writable=not module.check_mode,
+        docker_config=docker_config_path(os.environ),
+        username=params["registry_username"] or "",
+        password=params["registry_password"] or "",
+        ca_path=params["registry_ca_path"] or "",
+        plain_http=params["registry_plain_http"],
+    )
+
+
+def run(module: AnsibleModule) -> list[Result]:
+    """Probe all images. Raises BadOption and EngineUnavailable."""
+    params = module.params
+    wishes = wishes_of(params)
+    settings = settings_of(module)
+    request = Request(
+        engine=params["engine"],
+        architectures=wishes.architectures,
+        packages=tuple(dict.fromkeys([*wishes.require, *wishes.prefer])),
+    )
+    if params["source"] == "remote":
+        host_python.require_requests(module)
+        return probe_all(RemoteProbe(settings, request, wishes, cache_of(settings)), params["image"], None)
+    host_python.require_docker_sdk(module)
+
+    def connect() -> Any:
+        return host_python.connect_engine(params["docker_host"])
+
+    client = connect()
+    remove_stale_probes(client, time())
+    return probe_all(EngineProbe(settings, request, wishes, cache_of(settings), client), params["image"], connect)
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -458,26 +423,29 @@ def main() -> None:
             "architecture": {"type": "list", "elements": "str", "default": []},
             "model_path": {"type": "path"},
             "engine": {"type": "str", "choices": ["auto", "vllm", "sglang"], "default": "auto"},
-            "source": {"type": "str", "choices": ["engine"], "default": "engine"},
-            "method": {"type": "str", "choices": ["static"], "default": "static"},
+            "source": {"type": "str", "choices": ["engine", "remote"], "default": "engine"},
+            "method": {"type": "str", "choices": ["static", "import"], "default": "static"},
             "platform": {"type": "str"},
             "require": {"type": "dict", "default": {}},
             "prefer": {"type": "dict", "default": {}},
             "reasoning_parser": {"type": "str"},
             "tool_call_parser": {"type": "str"},
             "gpu_arch": {"type": "str"},
+            "timeout": {"type": "int", "default": 600},
+            "cache": {"type": "bool", "default": True},
+            "cache_path": {"type": "path"},
+            "registry_username": {"type": "str"},
+            "registry_password": {"type": "str", "no_log": True},
+            "registry_ca_path": {"type": "path"},
+            "registry_plain_http": {"type": "bool", "default": False},
             **host_python.docker_argument_spec(),
             **findings_argument_spec(),
         },
+        required_together=[("registry_username", "registry_password")],
         supports_check_mode=True,
     )
-    host_python.require_docker_sdk(module)
     try:
-        wishes = wishes_of(module.params)
-        client = host_python.connect_engine(module.params["docker_host"])
-        remove_stale_probes(client, time())
-        probe = RegistryProbe(client, module.params, wishes)
-        results = [probe.probe(name) for name in module.params["image"]]
+        results = run(module)
     except (BadOption, host_python.EngineUnavailable) as error:
         module.fail_json(msg=str(error))
     entries = [entry for entry, _findings in results]

@@ -88,7 +88,7 @@ class FakeEngine:
     timeout = 60
 
     def __init__(self, images: dict[str, FakeImage], architecture: str = "arm64") -> None:
-        self.images = images
+        self.held = images
         self.architecture = architecture
         self.created: dict[str, dict[str, Any]] = {}
         self.removed: list[str] = []
@@ -98,16 +98,19 @@ class FakeEngine:
     def version(self) -> dict[str, str]:
         return {"Os": "linux", "Arch": self.architecture}
 
+    def images(self) -> list[dict[str, Any]]:
+        return [{"RepoTags": [name if ":" in name else f"{name}:latest"]} for name in self.held]
+
     def inspect_image(self, name: str) -> dict[str, Any]:
-        if name not in self.images:
+        if name not in self.held:
             raise docker.errors.ImageNotFound(f"no such image: {name}")
-        return self.images[name].inspect
+        return self.held[name].inspect
 
     def create_host_config(self, **options: Any) -> dict[str, Any]:
         return options
 
     def create_container(self, image: str, **options: Any) -> dict[str, str]:
-        found = next(candidate for candidate in self.images.values() if candidate.inspect["Id"] == image)
+        found = next(candidate for candidate in self.held.values() if candidate.inspect["Id"] == image)
         identity = f"container-{len(self.created)}"
         self.created[identity] = {"image": found, **options}
         return {"Id": identity}

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import re
 import time
 from typing import Any
 
 import pytest
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_probe import ImageProbe
 from ansible_collections.dgxspark.serving.plugins.modules import registry_probe
 from ansible_collections.dgxspark.serving.tests.unit.plugins.fake_engine import FakeEngine, FakeImage, HardLink, Link
 
@@ -54,7 +56,9 @@ def probe(run_module, monkeypatch):
         images = images if isinstance(images, dict) else {"img": images}
         engine = fake or FakeEngine(images)
         monkeypatch.setattr(registry_probe.host_python, "connect_engine", lambda docker_host: engine)
-        result = run_module(registry_probe, **{"image": list(images), **options})
+        # Worker processes would have copies of the engine.
+        monkeypatch.setattr(os, "cpu_count", lambda: 1)
+        result = run_module(registry_probe, **{"image": list(images), "cache": False, **options})
         assert sorted(engine.created) == sorted(set(engine.removed) & set(engine.created))
         return result
 
@@ -389,7 +393,7 @@ def test_case_076_platform_is_checked_before_anything_else(probe, case_text):
     assert case_text("076", "uname.txt").strip() == "aarch64"
     image = FakeImage({}, **inspect)
     engine = FakeEngine({"vllm/vllm-openai:v0.10.0": image}, architecture="arm64")
-    result = probe(engine.images, fake=engine, architecture=QWEN)
+    result = probe(engine.held, fake=engine, architecture=QWEN)
     (finding,) = result["findings"]
     assert finding["id"] == "IMAGE.PLATFORM"
     assert "linux/amd64" in finding["message"] and "exec format error" in finding["message"]
@@ -447,11 +451,11 @@ def test_nothing_runs_and_nothing_stays(probe):
     assert sorted(engine.removed) == ["container-2", "old"]
 
 
-def test_container_is_removed_when_the_probe_fails(monkeypatch):
+def test_container_is_removed_when_the_probe_fails(probe, monkeypatch):
     engine = FakeEngine({"img": vllm_image(REGISTRY)})
-    monkeypatch.setattr(registry_probe.ImageProbe, "run", lambda self: 1 / 0)
+    monkeypatch.setattr(ImageProbe, "run", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        registry_probe.RegistryProbe(engine, {"engine": "auto", "platform": None}, registry_probe.Wishes()).probe("img")
+        probe(engine.held, fake=engine)
     assert engine.removed == list(engine.created)
 
 
@@ -462,7 +466,7 @@ def test_engine_that_refuses_is_a_failure_with_the_name_of_the_image(probe, monk
         raise registry_probe.host_python.docker.errors.APIError("no space left on device")
 
     monkeypatch.setattr(engine, "create_container", refuse)
-    result = probe(engine.images, fake=engine)
+    result = probe(engine.held, fake=engine)
     assert result["failed"] is True
     assert "cannot read files of image img: no space left on device" in result["msg"]
 
@@ -665,7 +669,8 @@ def test_engine_can_be_chosen(probe):
         ({"gpu_arch": "sm_121"}, "gpu_arch: write a compute capability like 12.1"),
         ({"platform": "linux/"}, "platform: 'linux/' is not a platform"),
         ({"model_path": "/nowhere"}, "model_path: cannot read /nowhere"),
-        ({"method": "import"}, "value of method must be one of: static"),
+        ({"method": "import", "source": "remote"}, "method: import runs the image, which a registry cannot do"),
+        ({"timeout": 0}, "timeout: give a number of seconds"),
     ],
 )
 def test_bad_options_are_named(probe, options, message):
