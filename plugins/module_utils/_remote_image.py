@@ -168,12 +168,14 @@ class _Unpacked:
             self._zip = self._decompressor(part[:4])
         if not part:
             self._ended = True
+            if not getattr(self._zip, "eof", True):
+                raise tar_stream.TarError("its compressed stream is cut off")
         elif self._zip is None:
             self._buffer += part
         else:
             # Bounded, as a few bytes may stand for gigabytes of zeros.
             self._buffer += self._zip.decompress(part, 1 << 20)
-            if getattr(self._zip, "eof", False):
+            if getattr(self._zip, "eof", False) and not isinstance(self._zip, _Rest):
                 self._next_member()
 
     def _next_member(self) -> None:
@@ -197,7 +199,7 @@ class _Unpacked:
 class _Rest:
     """What follows the end of the compressed stream is of no interest."""
 
-    unconsumed_tail = b""
+    unconsumed_tail, eof = b"", True
 
     @staticmethod
     def decompress(part: bytes, limit: int) -> bytes:
