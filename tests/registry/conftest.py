@@ -4,10 +4,25 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import socket
+import subprocess
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import real
+
+
+@dataclass(frozen=True)
+class Registry:
+    """A running docker-registry. name: host:port."""
+
+    name: str
+    authority: str = ""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -15,3 +30,80 @@ def no_images_stay() -> Iterator[None]:
     yield
     real.remove_images()
     assert real.left_behind() == []
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _serve(folder: Path, more: str = "", authority: str = "") -> Iterator[Registry]:
+    port = _free_port()
+    (folder / "config.yml").write_text(
+        f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
+        f"http:\n  addr: 127.0.0.1:{port}\n{more}"
+    )
+    environment = {**os.environ, "OTEL_TRACES_EXPORTER": "none"}
+    with open(folder / "log", "wb") as log:
+        process = subprocess.Popen(
+            ["docker-registry", "serve", str(folder / "config.yml")], stdout=log, stderr=log, env=environment
+        )
+    try:
+        for _attempt in range(100):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield Registry(f"127.0.0.1:{port}", authority)
+    finally:
+        process.terminate()
+        process.wait()
+        shutil.rmtree(folder / "data", ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    yield from _serve(tmp_path_factory.mktemp("registry"))
+
+
+@pytest.fixture(scope="session")
+def closed_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """With TLS by an authority that nobody knows, for user "user" with password "secret"."""
+    folder = tmp_path_factory.mktemp("closed")
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{folder}/key.pem", "-out", f"{folder}/cert.pem"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    users = subprocess.run(["htpasswd", "-Bbn", "user", "secret"], check=True, capture_output=True).stdout
+    (folder / "users").write_bytes(users)
+    more = (
+        f"  tls: {{certificate: {folder}/cert.pem, key: {folder}/key.pem}}\n"
+        f"auth: {{htpasswd: {{realm: test, path: {folder}/users}}}}\n"
+    )
+    yield from _serve(folder, more, f"{folder}/cert.pem")
+
+
+def _lab_image(name: str, variable: str) -> str:
+    listed = real.docker("images", "--format", "{{.Repository}}:{{.Tag}}", f"dgxspark-lab/{name}")
+    found = os.environ.get(variable, "") or listed.partition("\n")[0]
+    if not found:
+        pytest.skip(f"needs the lab's image {name}: make lab-up, or {variable}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def complete_image() -> str:
+    """The complete vLLM image of the lab, on this host."""
+    return _lab_image("vllm", "DGXSPARK_VLLM_IMAGE")
+
+
+@pytest.fixture(scope="session")
+def base_image() -> str:
+    """Debian 12 with its Python 3.11."""
+    return _lab_image("base", "DGXSPARK_BASE_IMAGE")

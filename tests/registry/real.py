@@ -105,9 +105,9 @@ def make_image(name: str, archive: bytes, *changes: str) -> str:
     return name
 
 
-def build_image(name: str, folder: Path) -> str:
+def build_image(name: str, folder: Path, *options: str) -> str:
     """With the Dockerfile of the folder: several layers, as the engine makes them."""
-    docker("build", "-q", "--label", LABEL, "-t", name, str(folder))
+    docker("build", "-q", *options, "--label", LABEL, "-t", name, str(folder))
     return name
 
 
