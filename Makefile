@@ -1,7 +1,7 @@
 # The commands of the README. Everything they need is installed by them (Debian 12 or Ubuntu, as root).
 RUN := tests/ci/run.sh
 
-.PHONY: demo test check test-full lab-up lab-reset lab-down
+.PHONY: demo test check test-full bench lab-up lab-reset lab-down
 
 demo: ## bring up the lab, deploy, show the answer
 	$(RUN) demo
@@ -12,8 +12,11 @@ test: ## all tests of a change
 check: ## everything that needs no Docker
 	$(RUN) check
 
-test-full: ## what is too long for every change: make test-full PART=gates
+test-full: ## what is too long for every change: make test-full PART=gates or PART=registry
 	$(RUN) full $(PART)
+
+bench: ## how fast registry_probe is, against the promises
+	$(RUN) bench
 
 lab-up: ## the two simulated hosts (docs/lab.md)
 	$(RUN) lab

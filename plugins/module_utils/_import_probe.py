@@ -28,6 +28,8 @@ _MEMORY_BYTES = 6 * 1024**3
 _MOST_PROCESSES = 1024
 _SCRATCH_BYTES = 512 * 1024**2
 _LOG_LIMIT = 1024**2
+# 128 + SIGKILL. Docker does not always say that it was for the memory.
+_KILLED = 137
 _MARK = "dgxspark-registry-probe:"
 _POLL_SECONDS = 0.1
 
@@ -155,8 +157,9 @@ def _run(client: APIClient, container: str, seconds: int) -> Imported | None:
         if line.startswith(_MARK):
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 return _answer(json.loads(line.removeprefix(_MARK)))
-    killed = f"it needs more than {_MEMORY_BYTES // 1024**3} GiB of memory"
-    problem = killed if state.get("OOMKilled") else f"it ended with status {state['ExitCode']}"
+    problem = f"it ended with status {state['ExitCode']}"
+    if state.get("OOMKilled") or state["ExitCode"] == _KILLED:
+        problem = f"it was killed, as when it needs more than {_MEMORY_BYTES // 1024**3} GiB of memory"
     return Imported(problem=problem, evidence=_last_line(log))
 
 

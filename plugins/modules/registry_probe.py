@@ -175,8 +175,9 @@ msg:
   returned: always
   type: str
   sample: |-
-    vllm-node:0.14: no
-      vLLM 0.14.1, python 3.12.3, torch 2.9.1, cuda 13.0, transformers 4.57.6, ray 2.53.0, nccl 2.28.9
+    vllm-node:0.14: not suitable
+      vllm 0.14.1, linux/arm64, python 3.12.3, torch 2.9.1, cuda 13.0,
+        transformers 4.57.6, ray 2.53.0, nccl 2.28.9
       error: vLLM 0.14.1 does not know Qwen3_5MoeForConditionalGeneration; ...
 suitable:
   description: The images without a finding of severity error, in the order given.
@@ -325,6 +326,7 @@ findings:
 """
 
 import os
+import textwrap
 from time import time
 from typing import Any
 
@@ -347,6 +349,8 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._registry_probe i
     probe_all,
 )
 
+# 80 columns without the indentation of Ansible's own output.
+_SUMMARY_WIDTH = 72
 _SUMMARY_VERSIONS = ("python", "torch", "cuda", "transformers", "ray", "nccl")
 
 
@@ -357,13 +361,28 @@ def summary(entries: list[dict[str, Any]]) -> str:
         lines.append(f"{entry['image']}: {'suitable' if entry['suitable'] else 'not suitable'}")
         if entry["engine"]:
             versions = [f"{name} {entry['versions'].get(name) or '-'}" for name in _SUMMARY_VERSIONS]
-            lines.append(f"  {entry['engine']} {entry['engine_version'] or '?'}; {', '.join(versions)}")
-        lines += [f"  {name}: supported" for name, found in entry["architectures"].items() if found["supported"]]
+            about = [f"{entry['engine']} {entry['engine_version'] or '?'}", entry["platform"], *versions]
+            lines += _wrapped("  ", ", ".join(about))
+        for name, found in entry["architectures"].items():
+            if found["supported"]:
+                lines += _wrapped("  ", f"{name}: supported")
         for finding in entry["findings"]:
-            lines.append(f"  {finding['severity']}: {finding['message']}")
+            lines += _wrapped("  ", f"{finding['severity']}: {finding['message']}")
             if finding["remedy"]:
-                lines.append(f"    -> {finding['remedy']}")
+                lines += _wrapped("    -> ", finding["remedy"])
     return "\n".join(lines)
+
+
+def _wrapped(start: str, text: str) -> list[str]:
+    further = " " * (len(start) + 2)
+    return textwrap.wrap(
+        text,
+        _SUMMARY_WIDTH,
+        initial_indent=start,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def settings_of(module: AnsibleModule) -> Settings:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All checks and tests, a step each: run.sh tools|check|artefact|lab|demo|e2e|molecule|test|full PART
+# All checks and tests, a step each: run.sh tools|check|artefact|lab|demo|e2e|molecule|test|bench|full PART
 # Caches lie outside the checkout (DGXSPARK_CACHE) and may be missing.
 set -euo pipefail
 
@@ -119,6 +119,23 @@ everything() {
     say "all passed"
 }
 
+# registry_probe on real packages, a real registry and the complete image of the lab, which must be up.
+registry() {
+    if ! command -v docker-registry >/dev/null || ! command -v htpasswd >/dev/null || ! command -v openssl >/dev/null; then
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq docker-registry apache2-utils openssl >/dev/null
+    fi
+    lab_up
+    say "registry_probe on the real thing"
+    (cd tests/registry && DGXSPARK_CACHE=$cache pytest -q -p no:cacheprovider --tb=short --show-capture=no)
+}
+
+bench() {
+    lab_up
+    say "benchmarks"
+    DGXSPARK_CACHE=$cache python3 tests/bench/registry_probe.py
+}
+
 full() {
     case "${1:-}" in
     gates)
@@ -129,14 +146,17 @@ full() {
         lab_up
         scenario_tests default "${scenarios[@]}"
         ;;
+    registry)
+        registry
+        ;;
     *)
-        echo "make test-full PART=...: gates, molecule" >&2
+        echo "make test-full PART=...: gates, molecule, registry" >&2
         exit 2
         ;;
     esac
 }
 
-step=${1:?"a step: tools, check, artefact, lab, demo, e2e, molecule, test or full"}
+step=${1:?"a step: tools, check, artefact, lab, demo, e2e, molecule, test, bench or full"}
 shift
 tools
 case "$step" in
@@ -148,6 +168,7 @@ demo) demo ;;
 e2e) lab_up && e2e "$@" ;;
 molecule) lab_up && scenario_tests "${@:-${scenarios[@]}}" ;;
 test) everything ;;
+bench) bench ;;
 full) full "$@" ;;
 *)
     echo "unknown step: $step" >&2

@@ -690,3 +690,39 @@ def test_fail_on_returns_what_was_found_as_well(probe):
     assert result["failed"] is True
     assert "does not know" in result["msg"]
     assert result["images"][0]["engine_version"] == "0.14.1"
+
+
+def test_absent_image_names_those_that_are_close(probe):
+    images = {"vllm-node:0.17": vllm_image(REGISTRY), "other:1": vllm_image(REGISTRY)}
+    result = probe(images, image=["vllm-node:0.18"])
+    (finding,) = result["findings"]
+    assert finding["id"] == "IMAGE.ABSENT"
+    assert "It has: vllm-node:0.17." in finding["message"] and "other" not in finding["message"]
+
+
+def test_summary_fits_a_terminal(probe):
+    images = {"img": vllm_image(OLD_REGISTRY, "0.14.1"), "new": vllm_image(REGISTRY)}
+    result = probe(images, architecture=QWEN)
+    lines = result["msg"].splitlines()
+    assert max(map(len, lines)) <= 72 and len(lines) <= 24
+    assert "img: not suitable" in lines and "new: suitable" in lines
+    assert "linux/arm64" in result["msg"] and f"  {QWEN}: supported" in lines
+
+
+def test_answers_are_kept_by_image_and_question(probe, tmp_path):
+    engine = FakeEngine({"img": vllm_image(REGISTRY)})
+    kept = {"cache": True, "cache_path": str(tmp_path / "cache")}
+    first = probe(engine.held, fake=engine, architecture=QWEN, **kept)
+    created = len(engine.created)
+    second = probe(engine.held, fake=engine, architecture=QWEN, **kept)
+    assert len(engine.created) == created == 1
+    assert (first["images"][0]["cached"], second["images"][0]["cached"]) == (False, True)
+    for result in (first, second):
+        del result["images"][0]["cached"], result["images"][0]["duration_ms"]
+    assert first["images"] == second["images"]
+    probe(engine.held, fake=engine, architecture="Other", **kept)
+    assert len(engine.created) == created + 1
+
+
+def test_image_without_python(probe):
+    assert ids(probe(FakeImage({"/usr/local/bin/vllm": "#!/usr/bin/python3\n"}))) == ["IMAGE.NO_ENGINE"]
