@@ -55,6 +55,8 @@ class Request:
     architectures: tuple[str, ...] = ()
     # Names of require and prefer.
     packages: tuple[str, ...] = ()
+    # Whether it matters which model types are known: their tables are long.
+    model_types: bool = False
 
 
 @dataclass
@@ -82,7 +84,7 @@ class Contents:
     imported: Imported | None = None
     # Whether all layers were read. If not, what is missing here may still be in the image.
     complete: bool = True
-    # Model types that engine or transformers know; None when that cannot be told.
+    # Model types that engine or transformers know; None when that cannot be told or was not asked.
     model_types: set[str] | None = None
 
 
@@ -108,7 +110,8 @@ class ImageProbe:
             self._read_sglang(contents, package.path)
         contents.nccl_conf = self._nccl_conf()
         contents.gpu_archs = self.environment.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split()
-        contents.model_types = self._model_types(python, package)
+        if self.request.model_types:
+            contents.model_types = self._model_types(python, package)
         self._search_distributions(contents, python)
         return contents
 

@@ -421,6 +421,7 @@ def run(module: AnsibleModule) -> list[Result]:
         engine=params["engine"],
         architectures=wishes.architectures,
         packages=tuple(dict.fromkeys([*wishes.require, *wishes.prefer])),
+        model_types=bool(wishes.model_type),
     )
     if params["source"] == "remote":
         host_python.require_requests(module)
