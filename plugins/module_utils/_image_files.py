@@ -29,6 +29,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._image_layers imp
     READ_LIMIT,
     FileInfo,
     LayeredFiles,
+    Look,
     disk_layers,
 )
 
@@ -54,6 +55,8 @@ class Files(Protocol):
     def info(self, path: str) -> FileInfo | None: ...
 
     def read(self, path: str) -> bytes | None: ...
+
+    def look(self, path: str, into: Look) -> list[str]: ...
 
     def read_folder(self, path: str, pattern: str) -> dict[str, bytes]: ...
 
@@ -133,6 +136,10 @@ class ImageFiles:
                 # The second of two hard links has no content in a tar.
                 found[name] = self.read(posixpath.join(info.target if info else "", name)) or b""
         return found
+
+    def look(self, path: str, into: Look) -> list[str]:
+        """Not offered: the engine would send the whole file."""
+        return []
 
     def list_folder(self, folder: str) -> list[str]:
         """Not offered: the engine would send all that is in it."""

@@ -13,7 +13,7 @@ import fnmatch
 import os
 import posixpath
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,6 +42,10 @@ class Entry:
     opaque: bool = False
 
 
+# Is given a function that reads (offset, size) of a file, and says what is in it.
+Look = Callable[[Callable[[int, int], bytes]], list[str]]
+
+
 class Layer(Protocol):
     """A layer is only asked about paths whose parents it does not have as links."""
 
@@ -50,6 +54,8 @@ class Layer(Protocol):
     def names(self, folder: str) -> Iterable[str]: ...
 
     def read(self, path: str) -> bytes | None: ...
+
+    def look(self, path: str, into: Look) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,11 @@ class LayeredFiles:
         """The content of a file; None when there is none or when it is larger than any file worth reading."""
         place = self._resolve(path, follow=True)
         return place.layers[0].read(place.path) if place and place.kind == FILE else None
+
+    def look(self, path: str, into: Look) -> list[str]:
+        """What is found in a file of any size by reading parts of it; nothing where that cannot be done."""
+        place = self._resolve(path, follow=True)
+        return place.layers[0].look(place.path, into) if place and place.kind == FILE else []
 
     def read_folder(self, path: str, pattern: str) -> dict[str, bytes]:
         """The files of a folder whose names match, by name."""
@@ -205,6 +216,13 @@ class DiskLayer:
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(file.fileno())
             return file.read() if stat.S_ISREG(status.st_mode) and status.st_size <= READ_LIMIT else None
+
+    def look(self, path: str, into: Look) -> list[str]:
+        handle = os.open(self.folder + path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            return into(lambda offset, size: os.pread(handle, size, offset))
+        finally:
+            os.close(handle)
 
 
 def _is_removal(status: os.stat_result) -> bool:

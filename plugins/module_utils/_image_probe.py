@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, field
 
 from ansible_collections.dgxspark.serving.plugins.module_utils import _model_registry as registries
+from ansible_collections.dgxspark.serving.plugins.module_utils._fatbin import gpu_archs
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_files import Files
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_python import (
     ImagePython,
@@ -36,6 +37,8 @@ _VERSION_FILES = {
     "flashinfer": (("_build_meta.py", "_version.py"), ("__version__",)),
     "triton": (("__init__.py",), ("__version__",)),
 }
+# Libraries of vLLM with kernels for GPUs; the first name is that of most versions.
+_KERNELS = ("_C.abi3.so", "_C_stable_libtorch.abi3.so", "_moe_C.abi3.so")
 # Where NCCL's header lies: below a package folder (the wheel nvidia-nccl-cu*, which torch prefers), or in the system.
 _NCCL_HEADER_IN_FOLDER = "nvidia/nccl/include/nccl.h"
 _NCCL_HEADERS = ("/usr/include/nccl.h", "/usr/local/include/nccl.h", "/usr/local/cuda/include/nccl.h")
@@ -57,6 +60,8 @@ class Request:
     packages: tuple[str, ...] = ()
     # Whether it matters which model types are known: their tables are long.
     model_types: bool = False
+    # Whether it matters for which GPUs the libraries have code.
+    gpu_archs: bool = False
 
 
 @dataclass
@@ -78,8 +83,8 @@ class Contents:
     tool_call_parsers: list[str] = field(default_factory=list)
     # Settings of NCCL that the image brings in a file, where no inspection of its environment shows them.
     nccl_conf: dict[str, str] = field(default_factory=dict)
-    # GPU architectures for which the image says to be built (TORCH_CUDA_ARCH_LIST), or its kernels are.
-    gpu_archs: list[str] = field(default_factory=list)
+    # GPU architectures by what has code for them: the engine, torch. environment: for which the image says to be built.
+    gpu_archs: dict[str, list[str]] = field(default_factory=dict)
     # What the engine itself says, if it was asked (method: import).
     imported: Imported | None = None
     # Whether all layers were read. If not, what is missing here may still be in the image.
@@ -109,7 +114,7 @@ class ImageProbe:
         else:
             self._read_sglang(contents, package.path)
         contents.nccl_conf = self._nccl_conf()
-        contents.gpu_archs = self.environment.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split()
+        contents.gpu_archs = self._gpu_archs(python, package)
         if self.request.model_types:
             contents.model_types = self._model_types(python, package)
         self._search_distributions(contents, python)
@@ -174,6 +179,18 @@ class ImageProbe:
                 if equals and not name.lstrip().startswith("#"):
                     settings[name.strip()] = value.strip()
         return settings
+
+    def _gpu_archs(self, python: ImagePython, engine: Package) -> dict[str, list[str]]:
+        """Read from the libraries where this host has them as files; they have hundreds of megabytes."""
+        found: dict[str, list[str]] = {}
+        if self.request.gpu_archs:
+            for file in _KERNELS:
+                found[engine.name] = found.get(engine.name) or self.files.look(f"{engine.path}/{file}", gpu_archs)
+            torch = self.finder.find_package(python, "torch")
+            if torch:
+                found["torch"] = self.files.look(f"{torch.path}/lib/libtorch_cuda.so", gpu_archs)
+        found["environment"] = self.environment.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split()
+        return {name: archs for name, archs in found.items() if archs}
 
     def _read_vllm(self, contents: Contents, path: str) -> None:
         source = self.files.read(f"{path}/model_executor/models/registry.py")

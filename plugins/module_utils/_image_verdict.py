@@ -299,19 +299,35 @@ def _judge_gpu(image: str, contents: Contents, wishes: Wishes) -> list[Finding]:
     if not wishes.gpu_arch or not torch:
         return []
     wanted = ".".join(map(str, wishes.gpu_arch))
-    archs = (contents.imported.gpu_archs if contents.imported else []) or contents.gpu_archs
+    archs = built_for(contents)
     remedy = "Expect 'no kernel image is available for execution on the device'; use an image built with CUDA 13."
     if archs:
-        if runs_on(archs, wishes.gpu_arch):
-            return []
-        message = f"The image is built for {', '.join(archs)}; none of them runs on compute capability {wanted}."
-        return [Finding("IMAGE.GPU_ARCH", WARNING, image, message, remedy)]
+        # What the libraries have is known better than what the image says of itself.
+        read = {name: known for name, known in archs.items() if name != "environment"} or archs
+        lacking = {name: known for name, known in read.items() if not runs_on(known, wishes.gpu_arch)}
+        return [
+            Finding(
+                "IMAGE.GPU_ARCH",
+                WARNING,
+                image,
+                f"{'The image' if name == 'environment' else name} is built for {', '.join(known)}; "
+                f"none of them runs on compute capability {wanted}.",
+                remedy,
+            )
+            for name, known in lacking.items()
+        ]
     needed, cuda = _CUDA_OF_ARCHITECTURE.get(wishes.gpu_arch), contents.versions.get("cuda")
     if not needed or (cuda and Version.parse(cuda) >= Version.parse(needed)):
         return []
     built = f"is built with CUDA {cuda}" if cuda else "is built without CUDA"
     message = f"torch {torch} {built}; compute capability {wanted} is known from CUDA {needed} on."
     return [Finding("IMAGE.GPU_ARCH", WARNING, image, message, remedy)]
+
+
+def built_for(contents: Contents) -> dict[str, list[str]]:
+    """GPU architectures by what has code for them, torch's own answer before what its file says."""
+    said = contents.imported.gpu_archs if contents.imported else []
+    return {**contents.gpu_archs, **({"torch": said} if said else {})}
 
 
 def runs_on(archs: list[str], gpu: tuple[int, int]) -> bool:

@@ -29,7 +29,12 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._image_probe impo
     ImageProbe,
     Request,
 )
-from ansible_collections.dgxspark.serving.plugins.module_utils._image_verdict import Wishes, judge, judge_architectures
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_verdict import (
+    Wishes,
+    built_for,
+    judge,
+    judge_architectures,
+)
 from ansible_collections.dgxspark.serving.plugins.module_utils._import_probe import ask_engine
 from ansible_collections.dgxspark.serving.plugins.module_utils._model_registry import MODEL
 from ansible_collections.dgxspark.serving.plugins.module_utils._platform import Platform
@@ -61,6 +66,7 @@ _MOST_REQUESTS = 8
 _MOST_CLOSE, _CLOSE = 3, 0.5
 # Whatever of these changes, answers that were kept are not taken any more.
 _DECISIVE_MODULES = (
+    "_fatbin",
     "_image_files",
     "_image_layers",
     "_image_probe",
@@ -156,7 +162,7 @@ class Probe:
             known_architectures=registry.kinds if registry and not asked else {},
             plugins=contents.plugins,
             nccl_conf=contents.nccl_conf,
-            gpu_archs=(contents.imported.gpu_archs if contents.imported else []) or contents.gpu_archs,
+            gpu_archs=built_for(contents),
             reasoning_parsers=contents.reasoning_parsers,
             tool_call_parsers=contents.tool_call_parsers,
             complete=contents.complete,

@@ -30,6 +30,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._image_layers imp
     READ_LIMIT,
     Entry,
     LayeredFiles,
+    Look,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._platform import Platform
 from ansible_collections.dgxspark.serving.plugins.module_utils._registry_client import (
@@ -246,6 +247,10 @@ class StreamedLayer:
         if path not in self._kept:
             self._kept[path] = self._read_again(path)
         return self._kept[path]
+
+    def look(self, path: str, into: Look) -> list[str]:
+        """Not offered: a part of a file cannot be read without all that comes before it."""
+        return []
 
     def advance(self, size: int = STEP_BYTES) -> None:
         """Read so many compressed bytes further. Raises RegistryError."""

@@ -90,8 +90,10 @@ options:
     type: str
   gpu_arch:
     description:
-      - A CUDA compute capability, such as V(12.1). It is checked whether the CUDA toolkit that torch was built with knows it.
-      - If the image says for which it is built (C(TORCH_CUDA_ARCH_LIST)), or O(method=import) tells, it is checked against that.
+      - A CUDA compute capability, such as V(12.1). It is checked whether the image has code for it, or, where that cannot be read,
+        whether the CUDA toolkit that torch was built with knows it.
+      - As C(root) on a Docker Engine with the storage driver overlay2, it is checked for which architectures the libraries of vLLM
+        and torch have code. O(method=import) asks torch. Otherwise what the image says of itself (C(TORCH_CUDA_ARCH_LIST)) counts.
     type: str
   timeout:
     description: Seconds that reading an image from a registry, or running its Python, may take.
@@ -221,10 +223,10 @@ images:
       description: User as whom the image runs; empty for C(root).
       type: str
     gpu_archs:
-      description: GPU architectures for which the image says to be built, or the engine says so. Empty if that is not known.
-      type: list
-      elements: str
-      sample: ["12.1a"]
+      description: GPU architectures for which the engine and torch have code, if O(gpu_arch) is given and it can be read, and
+        those for which the image says to be built (C(environment)).
+      type: dict
+      sample: {"torch": ["sm_90", "sm_120"], "environment": ["12.1a"]}
     digests:
       description: Digests under which registries know the image. Images built on the host have none.
       type: list
@@ -422,6 +424,7 @@ def run(module: AnsibleModule) -> list[Result]:
         architectures=wishes.architectures,
         packages=tuple(dict.fromkeys([*wishes.require, *wishes.prefer])),
         model_types=bool(wishes.model_type),
+        gpu_archs=bool(wishes.gpu_arch),
     )
     if params["source"] == "remote":
         host_python.require_requests(module)

@@ -43,21 +43,28 @@ _WANTED = (
 )
 
 
+def _download(name: str, version: str, folder: str) -> zipfile.ZipFile:
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-cache-dir", "-d", folder]
+    platforms = [word for platform in _PLATFORMS for word in ("--platform", platform)]
+    subprocess.run(
+        [*command, "--only-binary=:all:", "--python-version", "312", *platforms, f"{name}=={version}"],
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    (wheel,) = Path(folder).glob("*.whl")
+    return zipfile.ZipFile(wheel)
+
+
 def package_files(name: str, version: str) -> dict[str, bytes]:
     """Files of a package from PyPI by their path in site-packages. Kept outside of the checkout."""
     kept = PACKAGES / f"{name}-{version}.zip"
     if not kept.exists():
         PACKAGES.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=PACKAGES) as scratch:
-            command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-cache-dir", "-d", scratch]
-            platforms = [word for platform in _PLATFORMS for word in ("--platform", platform)]
-            subprocess.run(
-                [*command, "--only-binary=:all:", "--python-version", "312", *platforms, f"{name}=={version}"],
-                check=True,
-                stdout=subprocess.PIPE,
-            )
-            (wheel,) = Path(scratch).glob("*.whl")
-            with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(f"{scratch}/kept", "w", zipfile.ZIP_DEFLATED) as part:
+            with (
+                _download(name, version, scratch) as whole,
+                zipfile.ZipFile(f"{scratch}/kept", "w", zipfile.ZIP_DEFLATED) as part,
+            ):
                 for path in whole.namelist():
                     if path.endswith((".py", "/METADATA", "/WHEEL", "/entry_points.txt")) and any(
                         word in path for word in _WANTED
@@ -66,6 +73,18 @@ def package_files(name: str, version: str) -> dict[str, bytes]:
             shutil.move(f"{scratch}/kept", kept)
     with zipfile.ZipFile(kept) as archive:
         return {path: archive.read(path) for path in archive.namelist()}
+
+
+def wheel_file(name: str, version: str, path: str) -> bytes:
+    """One file of a package from PyPI. Kept outside of the checkout."""
+    kept = PACKAGES / f"{name}-{version}-{path.replace('/', '-')}"
+    if not kept.exists():
+        PACKAGES.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=PACKAGES) as scratch:
+            with _download(name, version, scratch) as whole:
+                Path(f"{scratch}/kept").write_bytes(whole.read(path))
+            shutil.move(f"{scratch}/kept", kept)
+    return kept.read_bytes()
 
 
 def image_of(name: str, version: str) -> dict[str, bytes | str]:

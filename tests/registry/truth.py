@@ -95,6 +95,12 @@ def _stand_in(name: str) -> Any:
     return _Any(name, (), {"_stand_in": True, "__init_subclass__": classmethod(lambda cls, **options: None)})
 
 
+def _attribute(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return _stand_in(name)
+
+
 class _Everything(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds every module that Python does not bring."""
 
@@ -105,9 +111,7 @@ class _Everything(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec: Any) -> Any:
         module = types.ModuleType(spec.name)
-        module.__getattr__ = lambda name: (
-            (_ for _ in ()).throw(AttributeError(name)) if name.startswith("__") else _stand_in(name)
-        )  # type: ignore[method-assign]
+        module.__getattr__ = _attribute  # type: ignore[method-assign]
         return module
 
     def exec_module(self, module: Any) -> None:

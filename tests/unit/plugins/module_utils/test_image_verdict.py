@@ -81,5 +81,5 @@ def test_answer_of_the_engine_settles_what_plugins_leave_open(
 )
 def test_which_gpus_an_image_is_built_for(archs: list[str], gpu: tuple[int, int], expected: bool) -> None:
     assert runs_on(archs, gpu) is expected
-    found = contents(None, gpu_archs=archs, versions={"torch": "2.11.0", "cuda": "13.0"})
+    found = contents(None, gpu_archs={"torch": archs}, versions={"torch": "2.11.0", "cuda": "13.0"})
     assert ids(found, gpu_arch=gpu) == ([] if expected else ["IMAGE.GPU_ARCH"])
