@@ -9,6 +9,7 @@ PRIVATE to this collection. Links are followed within the image, never on this h
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import posixpath
@@ -185,7 +186,13 @@ class LayeredFiles:
         return found
 
 
-_OPAQUE = "trusted.overlay.opaque"
+# Attributes of folders that overlayfs sets (kernel documentation, overlayfs); user: by engines without root.
+_OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
+_REDIRECT = ("trusted.overlay.redirect", "user.overlay.redirect")
+
+
+class Redirected(Exception):
+    """A folder of a layer has its content elsewhere, as a renamed one may: only the engine knows what is in it."""
 
 
 class DiskLayer:
@@ -203,6 +210,8 @@ class DiskLayer:
         if _is_removal(status):
             return Entry(GONE)
         if stat.S_ISDIR(status.st_mode):
+            if _attribute(place, _REDIRECT):
+                raise Redirected(place)
             return Entry(FOLDER, opaque=_is_opaque(place))
         if stat.S_ISLNK(status.st_mode):
             return Entry(LINK, os.readlink(place))
@@ -231,10 +240,14 @@ def _is_removal(status: os.stat_result) -> bool:
 
 
 def _is_opaque(folder: str) -> bool:
-    try:
-        return os.getxattr(folder, _OPAQUE, follow_symlinks=False) == b"y"
-    except OSError:
-        return False
+    return _attribute(folder, _OPAQUE) == b"y"
+
+
+def _attribute(folder: str, names: tuple[str, ...]) -> bytes:
+    for name in names:
+        with contextlib.suppress(OSError):
+            return os.getxattr(folder, name, follow_symlinks=False)
+    return b""
 
 
 def disk_layers(image: dict[str, Any]) -> list[DiskLayer]:

@@ -23,6 +23,7 @@ from typing import Any
 from ansible_collections.dgxspark.serving.plugins.module_utils import _host_python as host_python
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, Finding, as_dicts, worst_severity
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_files import ImageFiles, open_image
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_layers import Redirected
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_probe import (
     ENGINES,
     Contents,
@@ -249,8 +250,8 @@ class EngineProbe(Probe):
         try:
             with open_image(self.client, image) as files:
                 return ImageProbe(files, config, self.request).run()
-        except FileNotFoundError:
-            # The layers were moved or removed while they were read: the engine knows.
+        except (FileNotFoundError, Redirected):
+            # The layers were removed while they were read, or are not what they look like: the engine knows.
             with ImageFiles(self.client, image["Id"]) as files:
                 return ImageProbe(files, config, self.request).run()
 

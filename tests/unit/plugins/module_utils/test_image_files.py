@@ -162,6 +162,9 @@ def test_whiteouts_and_opaque_folders_as_overlayfs_marks_them(tmp_path: Path) ->
     assert image_layers._is_opaque(str(tmp_path))
     os.setxattr(tmp_path, "trusted.overlay.opaque", b"n")
     assert not image_layers._is_opaque(str(tmp_path))
+    os.setxattr(tmp_path, "trusted.overlay.redirect", b"/elsewhere")
+    with pytest.raises(image_layers.Redirected):
+        image_layers.DiskLayer(str(tmp_path.parent)).entry(f"/{tmp_path.name}")
 
 
 def test_search_in_an_archive_ends_when_nothing_more_can_come() -> None:

@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 import pytest
+from ansible_collections.dgxspark.serving.plugins.module_utils import _image_layers as image_layers
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_probe import ImageProbe
 from ansible_collections.dgxspark.serving.plugins.modules import registry_probe
 from ansible_collections.dgxspark.serving.tests.unit.plugins.fake_engine import FakeEngine, FakeImage, HardLink, Link
@@ -726,3 +727,14 @@ def test_answers_are_kept_by_image_and_question(probe, tmp_path):
 
 def test_image_without_python(probe):
     assert ids(probe(FakeImage({"/usr/local/bin/vllm": "#!/usr/bin/python3\n"}))) == ["IMAGE.NO_ENGINE"]
+
+
+def test_layers_that_lead_elsewhere_are_left_to_the_engine(probe, monkeypatch, tmp_path):
+    def redirected(layer: Any, path: str) -> Any:
+        raise image_layers.Redirected(path)
+
+    monkeypatch.setattr(image_layers.DiskLayer, "entry", redirected)
+    driver = {"Name": "overlay2", "Data": {"UpperDir": str(tmp_path)}}
+    engine = FakeEngine({"img": vllm_image(REGISTRY, GraphDriver=driver)})
+    assert probe(engine.held, fake=engine, architecture=QWEN)["suitable"] == ["img"]
+    assert len(engine.removed) == 1
