@@ -163,9 +163,7 @@ class ImageFiles:
 
 def remove_stale_probes(client: APIClient, now: float) -> int:
     """Remove the containers of probes that were killed; returns how many."""
-    containers = client.containers(
-        all=True, filters={"label": f"{PROBE_LABEL}={PROBE_LABEL_VALUE}", "status": "created"}
-    )
+    containers = client.containers(all=True, filters={"label": f"{PROBE_LABEL}={PROBE_LABEL_VALUE}"})
     stale = [container for container in containers if now - container["Created"] > STALE_PROBE_SECONDS]
     for container in stale:
         client.remove_container(container["Id"], v=True, force=True)

@@ -120,7 +120,7 @@ class FakeEngine:
         self.removed.append(container)
 
     def containers(self, **options: Any) -> list[dict[str, Any]]:
-        assert options["filters"] == {"label": "io.dgxspark.serving.managed=probe", "status": "created"}
+        assert options["filters"] == {"label": "io.dgxspark.serving.managed=probe"}
         return self.left_behind
 
     def _find(self, url: str) -> FakeImage:

@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import json
-import os
-import posixpath
 import re
 import time
 from typing import Any
@@ -15,15 +13,18 @@ import pytest
 from ansible_collections.dgxspark.serving.plugins.module_utils import _image_layers as image_layers
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_probe import ImageProbe
 from ansible_collections.dgxspark.serving.plugins.modules import registry_probe
-from ansible_collections.dgxspark.serving.tests.unit.plugins.fake_engine import FakeEngine, FakeImage, HardLink, Link
+from ansible_collections.dgxspark.serving.tests.unit.plugins.fake_engine import FakeEngine, FakeImage, HardLink
+from ansible_collections.dgxspark.serving.tests.unit.plugins.probe_images import (
+    DIST,
+    OLD_REGISTRY,
+    QWEN,
+    REGISTRY,
+    UBUNTU_PYTHON,
+    ids,
+    vllm_files,
+    vllm_image,
+)
 
-DIST = "/usr/local/lib/python3.12/dist-packages"
-QWEN = "Qwen3_5MoeForConditionalGeneration"
-UBUNTU_PYTHON: dict[str, bytes | str] = {
-    "/usr/bin/python3": Link("python3.12"),
-    "/usr/bin/python3.12": b"\x7fELF",
-    "/usr/include/python3.12/patchlevel.h": '#define PY_VERSION              "3.12.3"\n',
-}
 TRANSFORMERS_TABLE = """
 CONFIG_MAPPING_NAMES = OrderedDict[str, str](
     [
@@ -32,42 +33,6 @@ CONFIG_MAPPING_NAMES = OrderedDict[str, str](
     ]
 )
 """
-
-
-def vllm_files(registry: str, version: str = "0.17.1", folder: str = f"{DIST}/vllm") -> dict[str, bytes | str]:
-    return {
-        f"{folder}/__init__.py": "",
-        f"{folder}/_version.py": f"__version__ = version = {version!r}\n__version_tuple__ = version_tuple = (0, 0)\n",
-        f"{folder}/model_executor/models/registry.py": registry,
-    }
-
-
-def vllm_image(
-    registry: str, version: str = "0.17.1", more: dict[str, bytes | str] | None = None, **inspect: Any
-) -> FakeImage:
-    script: dict[str, bytes | str] = {"/usr/local/bin/vllm": "#!/usr/bin/python3\nimport sys\n"}
-    return FakeImage({**UBUNTU_PYTHON, **script, **vllm_files(registry, version), **(more or {})}, **inspect)
-
-
-@pytest.fixture
-def probe(run_module, monkeypatch):
-    """Runs the module on images in memory; the result has the engine as well."""
-
-    def run(images: dict[str, FakeImage] | FakeImage, fake: FakeEngine | None = None, **options: Any) -> dict[str, Any]:
-        images = images if isinstance(images, dict) else {"img": images}
-        engine = fake or FakeEngine(images)
-        monkeypatch.setattr(registry_probe.host_python, "connect_engine", lambda docker_host: engine)
-        # Worker processes would have copies of the engine.
-        monkeypatch.setattr(os, "cpu_count", lambda: 1)
-        result = run_module(registry_probe, **{"image": list(images), "cache": False, **options})
-        assert sorted(engine.created) == sorted(set(engine.removed) & set(engine.created))
-        return result
-
-    return run
-
-
-def ids(result: dict[str, Any]) -> list[str]:
-    return [finding["id"] for finding in result["findings"]]
 
 
 @pytest.mark.parametrize(
@@ -237,158 +202,6 @@ def test_table_of_transformers_5_lies_in_two_files(probe, tmp_path):
         assert ids(probe(image, model_path=model)) == expected
 
 
-def listing(text: str) -> dict[str, str]:
-    return dict(line.split(" -> ", 1) for line in text.splitlines() if " -> " in line)
-
-
-REGISTRY = f'_VLLM_MODELS = {{"{QWEN}": ("qwen3_5", "{QWEN}")}}\n'
-OLD_REGISTRY = '_VLLM_MODELS = {"LlamaForCausalLM": ("llama", "LlamaForCausalLM")}\n'
-VENV = "home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.12.11\n"
-
-
-@pytest.mark.parametrize(
-    "name, path, further",
-    [
-        ("image-a.txt", "/usr/local/bin:/usr/bin", {}),
-        ("image-b.txt", "/opt/venv/bin:/usr/local/bin:/usr/bin", {"/opt/venv/pyvenv.cfg": VENV}),
-        (
-            "image-c.txt",
-            "/workspace/vllm:/usr/local/bin:/usr/bin",
-            {"/workspace/vllm/run-cluster-node.sh": "#!/bin/bash\n", "/workspace/vllm/tiktoken_encodings/x": ""},
-        ),
-        ("image-d.txt", "/usr/local/bin:/usr/bin", {}),
-        (
-            "image-e.txt",
-            "/opt/vllm/bin:/usr/local/bin:/usr/bin",
-            {
-                "/opt/vllm/pyvenv.cfg": VENV,
-                **vllm_files(OLD_REGISTRY, "0.9.0"),
-                **vllm_files(OLD_REGISTRY, "0.9.0", "/patches/vllm"),
-            },
-        ),
-    ],
-)
-def test_case_073_engine_is_what_python_imports(probe, case_text, name, path, further):
-    facts = listing(case_text("073", name))
-    script = facts.get("which vllm", "/usr/local/bin/vllm")
-    shebang = next((value for key, value in facts.items() if key.startswith("head -1")), "")
-    if not shebang:
-        shebang = "#!/opt/vllm/bin/python3" if script.startswith("/opt/") else "#!/usr/bin/python3"
-    origin = next(value for key, value in facts.items() if key.startswith("find_spec"))
-    files: dict[str, bytes | str] = {**UBUNTU_PYTHON, script: f"{shebang}\n", **further}
-    interpreter = shebang[2:]
-    if interpreter not in files:
-        files[interpreter] = Link("/usr/bin/python3.12")
-    version = facts.get("vllm.__version__", "0.17.1")
-    folder = posixpath.dirname(origin)
-    files.update(vllm_files(REGISTRY, version, folder))
-    for key, value in facts.items():
-        pth = re.fullmatch(r"cat (/\S+\.pth)", key)
-        if pth:
-            files[pth[1]] = f"{value}\n"
-            files[f"{DIST}/aaa/__init__.py"] = ""
-            files[f"{DIST}/zzz/__init__.py"] = ""
-    result = probe(FakeImage(files, env=[f"PATH={path}"], WorkingDir="/workspace/vllm"), architecture=QWEN)
-    (entry,) = result["images"]
-    assert entry["engine_path"] == folder
-    assert entry["engine_version"] == version
-    assert entry["editable"] is (name == "image-d.txt")
-    assert entry["architectures"][QWEN]["supported"] is True
-    if name == "image-b.txt":
-        assert entry["versions"]["python"] == "3.12.11"
-
-
-def test_case_073_development_build_does_not_meet_a_release(probe, case_text):
-    version = listing(case_text("073", "image-d.txt"))["vllm.__version__"]
-    result = probe(vllm_image(REGISTRY, version), architecture=QWEN, require={"vllm": ">=0.17"})
-    (finding,) = result["findings"]
-    assert (finding["id"], finding["severity"]) == ("REQUIRE.VLLM", "warning")
-    assert "development build 0.1.dev16260" in finding["message"]
-    assert result["suitable"] == ["img"]
-
-
-@pytest.mark.parametrize(
-    "more, path",
-    [
-        (
-            {
-                f"{DIST}/__editable___vllm_0_17_1_finder.py": "MAPPING: dict[str, str] = {'vllm': '/src/vllm/vllm'}\n",
-                f"{DIST}/__editable__.vllm-0.17.1.pth": "import __editable___vllm_0_17_1_finder; install()\n",
-            },
-            "/src/vllm/vllm",
-        ),
-        ({f"{DIST}/easy-install.pth": "# comment\n/root/vllm\n"}, "/root/vllm/vllm"),
-    ],
-    ids=["finder module", "easy-install"],
-)
-def test_editable_installs(probe, more, path):
-    script = {"/usr/local/bin/vllm": "#!/usr/bin/env python3\n"}
-    image = FakeImage({**UBUNTU_PYTHON, **script, **more, **vllm_files(REGISTRY, "0.17.1", path)})
-    assert probe(image, architecture=QWEN)["images"][0]["engine_path"] == path
-
-
-def test_python_path_goes_first(probe):
-    files = {**UBUNTU_PYTHON, "/usr/local/bin/vllm": "#!/usr/bin/python3\n", **vllm_files(OLD_REGISTRY, "0.9.0")}
-    files.update(vllm_files(REGISTRY, "0.17.1", "/patched/vllm"))
-    image = FakeImage(files, env=["PATH=/usr/local/bin:/usr/bin", "PYTHONPATH=/patched"])
-    assert probe(image, architecture=QWEN)["images"][0]["engine_version"] == "0.17.1"
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "#!/opt/env/bin/python3\n",
-        "#!/bin/sh\n'''exec' '/opt/env/bin/python3' \"$0\" \"$@\"\n' '''\n".replace(
-            "'/opt/env/bin/python3'", '"/opt/env/bin/python3"'
-        ),
-        "#!/bin/sh\n'''exec' /opt/env/bin/python3 \"$0\" \"$@\"\n' '''\n",
-    ],
-)
-def test_interpreter_is_read_from_the_script(probe, script):
-    files = {
-        **UBUNTU_PYTHON,
-        "/usr/local/bin/vllm": script,
-        "/opt/env/bin/python3": Link("/usr/bin/python3.12"),
-        "/opt/env/pyvenv.cfg": "version_info = 3.12.9\n",
-        **vllm_files(REGISTRY, "0.17.1", "/opt/env/lib/python3.12/site-packages/vllm"),
-        **vllm_files(OLD_REGISTRY, "0.9.0"),
-    }
-    (entry,) = probe(FakeImage(files), architecture=QWEN)["images"]
-    assert (entry["engine_version"], entry["versions"]["python"]) == ("0.17.1", "3.12.9")
-
-
-@pytest.mark.parametrize(
-    "files, version",
-    [
-        (
-            {"/var/lib/dpkg/status": "Package: python3.12\nArchitecture: arm64\nVersion: 3.12.7-1ubuntu0.8\n\n"},
-            "3.12.7",
-        ),
-        ({}, "3.12"),
-    ],
-)
-def test_version_of_the_distributions_python(probe, files, version):
-    image = vllm_image(REGISTRY, more=files)
-    del image.files["/usr/include/python3.12/patchlevel.h"]
-    assert probe(image)["images"][0]["versions"]["python"] == version
-
-
-def test_python_that_uv_installed(probe):
-    base = "/root/.local/share/uv/python/cpython-3.12.11-linux-aarch64-gnu"
-    files = {
-        "/opt/env/bin/vllm": "#!/opt/env/bin/python\n",
-        "/opt/env/bin/python": Link(f"{base}/bin/python3.12"),
-        f"{base}/bin/python3.12": b"\x7fELF",
-    }
-    env = ["PATH=/opt/env/bin:/usr/bin"]
-    plain = vllm_files(REGISTRY, "0.17.1", f"{base}/lib/python3.12/site-packages/vllm")
-    (entry,) = probe(FakeImage({**files, **plain}, env=env))["images"]
-    assert (entry["engine_version"], entry["versions"]["python"]) == ("0.17.1", "3.12.11")
-    venv = vllm_files(REGISTRY, "0.19.0", "/opt/env/lib/python3.12/site-packages/vllm")
-    (entry,) = probe(FakeImage({**files, **plain, **venv, "/opt/env/pyvenv.cfg": "home = x\n"}, env=env))["images"]
-    assert (entry["engine_version"], entry["versions"]["python"]) == ("0.19.0", "3.12")
-
-
 def test_case_076_platform_is_checked_before_anything_else(probe, case_text):
     inspect = json.loads(case_text("076", "inspect.json"))[0]
     assert case_text("076", "uname.txt").strip() == "aarch64"
@@ -536,124 +349,6 @@ def test_no_is_not_said_without_knowing(probe, registry, finding):
     assert result["images"][0]["architectures"][QWEN]["supported"] is None
     assert ids(result) == [finding]
     assert result["suitable"] == []
-
-
-@pytest.mark.parametrize(
-    "files, parsers",
-    [
-        (
-            {"reasoning/__init__.py": '_REASONING_PARSERS_TO_REGISTER = {"qwen3": ("qwen3_reasoning_parser", "Q")}\n'},
-            ["qwen3"],
-        ),
-        (
-            {
-                "reasoning/__init__.py": "from .a import A\n",
-                "reasoning/a.py": '@ReasoningParserManager.register_module("deepseek_r1")\nclass A: ...\n',
-                "reasoning/b.py": '@ReasoningParserManager.register_module(name="qwen3")\nclass B: ...\n',
-                "reasoning/c.py": '@ReasoningParserManager.register_module(["x", "y"])\nclass C: ...\n',
-                "reasoning/d.py": '@ToolParserManager.register_module("tool")\nclass D: ...\n',
-            },
-            ["deepseek_r1", "qwen3", "x", "y"],
-        ),
-    ],
-)
-def test_parsers_of_old_and_new_vllm(probe, files, parsers):
-    more = {f"{DIST}/vllm/{name}": text for name, text in files.items()}
-    result = probe(vllm_image(REGISTRY, more=more), architecture=QWEN, reasoning_parser="qwen3")
-    assert result["images"][0]["reasoning_parsers"] == parsers
-    assert ids(result) == []
-    missing = probe(vllm_image(REGISTRY, more=more), architecture=QWEN, reasoning_parser="nope")
-    assert ids(missing) == ["REGISTRY.REASONING_PARSER_UNKNOWN"]
-    assert "qwen3" in missing["findings"][0]["remedy"]
-
-
-@pytest.mark.parametrize("folder", ["tool_parsers", "entrypoints/openai/tool_parsers"])
-def test_tool_call_parsers_have_moved(probe, folder):
-    init = {f"{DIST}/vllm/{folder}/__init__.py": ""}
-    more = {**init, f"{DIST}/vllm/{folder}/q.py": '@ToolParserManager.register_module(["qwen3_coder"])\nclass Q: ...\n'}
-    result = probe(vllm_image(REGISTRY, more=more), architecture=QWEN, tool_call_parser="qwen3_coder")
-    assert result["images"][0]["tool_call_parsers"] == ["qwen3_coder"]
-    assert ids(result) == []
-
-
-def test_parser_that_cannot_be_checked_is_a_warning(probe):
-    result = probe(vllm_image(REGISTRY), architecture=QWEN, tool_call_parser="qwen3_coder")
-    assert [(finding["id"], finding["severity"]) for finding in result["findings"]] == [
-        ("REGISTRY.TOOL_CALL_PARSER_UNDECIDED", "warning")
-    ]
-
-
-@pytest.mark.parametrize(
-    "files, env, version",
-    [
-        (
-            {
-                f"{DIST}/nvidia/nccl/include/nccl.h": "#define NCCL_MAJOR 2\n#define NCCL_MINOR 28\n#define NCCL_PATCH 9\n",
-                "/usr/include/nccl.h": "#define NCCL_MAJOR 2\n#define NCCL_MINOR 30\n#define NCCL_PATCH 4\n",
-            },
-            "2.21.5",
-            "2.28.9",
-        ),
-        ({"/usr/lib/aarch64-linux-gnu/libnccl.so.2": Link("libnccl.so.2.30.7")}, "2.21.5", "2.30.7"),
-        (
-            {"/var/lib/dpkg/status": "Package: libnccl2\nStatus: install ok installed\nVersion: 2.29.3-1+cuda13.0\n\n"},
-            "2.21.5",
-            "2.29.3",
-        ),
-        ({}, "2.21.5", None),
-    ],
-    ids=["wheel goes first", "name of the library", "package", "never the variable"],
-)
-def test_nccl_version_is_that_of_the_library(probe, files, env, version):
-    image = vllm_image(REGISTRY, more=files, env=["PATH=/usr/local/bin:/usr/bin", f"NCCL_VERSION={env}"])
-    assert probe(image)["images"][0]["versions"]["nccl"] == version
-
-
-@pytest.mark.parametrize(
-    "installed, wish, severity",
-    [
-        ("0.17.1rc1", ">=0.17", None),
-        ("0.17.0+nv26.03", ">=0.17,<0.20", None),
-        ("0.16.0", ">=0.17", "error"),
-        ("0.17.1", "0.17.1", None),
-        ("0.17.1", False, "error"),
-        ("0.17.1", True, None),
-    ],
-)
-def test_requirements(probe, installed, wish, severity):
-    result = probe(vllm_image(REGISTRY, installed), require={"vllm": wish})
-    assert [finding["severity"] for finding in result["findings"]] == ([severity] if severity else [])
-    preferred = probe(vllm_image(REGISTRY, installed), prefer={"vllm": wish})
-    assert [finding["severity"] for finding in preferred["findings"]] == (["warning"] if severity else [])
-    assert preferred["suitable"] == ["img"]
-
-
-def test_any_distribution_can_be_required(probe):
-    more = {
-        f"{DIST}/flash_attn_3-3.0.1.dist-info/INSTALLER": "pip\n",
-        f"{DIST}/flash_attn_3-3.0.1.dist-info/METADATA": "",
-    }
-    image = vllm_image(REGISTRY, more=more)
-    result = probe(image, require={"Flash-Attn.3": ">=3", "deep_gemm": True})
-    assert result["images"][0]["versions"]["Flash-Attn.3"] == "3.0.1"
-    assert ids(result) == ["REQUIRE.DEEP_GEMM"]
-
-
-@pytest.mark.parametrize(
-    "gpu_arch, cuda, expected",
-    [
-        ("12.1", "'12.8'", ["IMAGE.GPU_ARCH"]),
-        ("12.1", "'13.0'", []),
-        ("12.1", "None", ["IMAGE.GPU_ARCH"]),
-        ("9.0", "'12.8'", []),
-    ],
-)
-def test_gpu_architecture(probe, gpu_arch, cuda, expected):
-    more = {
-        f"{DIST}/torch/__init__.py": "",
-        f"{DIST}/torch/version.py": f"__version__ = '2.9.0'\ncuda: Optional[str] = {cuda}\n",
-    }
-    assert ids(probe(vllm_image(REGISTRY, more=more), gpu_arch=gpu_arch)) == expected
 
 
 def test_engine_can_be_chosen(probe):
