@@ -15,8 +15,10 @@ import os
 import platform as host_platform
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -385,21 +387,34 @@ def probe_all(probe: Probe, names: Sequence[str], make_client: Callable[[], Any]
     workers = min(len(names), os.cpu_count() or 1)
     if workers == 1:
         return [probe.probe(name) for name in names]
-    with multiprocessing.get_context("fork").Pool(workers, _start_worker, (probe, make_client)) as processes:
-        return processes.map(_probe_in_worker, names, chunksize=1)
+    context = multiprocessing.get_context("fork")
+    try:
+        with ProcessPoolExecutor(workers, context, partial(_start_worker, probe, make_client)) as processes:
+            return list(processes.map(_probe_in_worker, names))
+    except BrokenProcessPool as error:
+        raise host_python.EngineUnavailable(
+            "A process that looked into images was killed, as when the host runs out of memory. Give fewer images at once."
+        ) from error
 
 
-_worker_probe: Probe | None = None
+_worker_probe: Callable[[str], Result] | None = None
 
 
-def _start_worker(probe: EngineProbe, make_client: Callable[[], Any]) -> None:
-    """A connection of its own: two processes must not share one."""
+def _start_worker(probe: Any, make_client: Callable[[], Any]) -> None:
     global _worker_probe
-    probe.client = make_client()
-    _worker_probe = probe
+    connected = False
+
+    def run(name: str) -> Result:
+        nonlocal connected
+        if not connected:
+            # A connection of its own: two processes must not share one.
+            probe.client, connected = make_client(), True
+        return probe.probe(name)
+
+    _worker_probe = run
 
 
 def _probe_in_worker(name: str) -> Result:
     if _worker_probe is None:
         raise RuntimeError("the worker was not started")
-    return _worker_probe.probe(name)
+    return _worker_probe(name)

@@ -52,6 +52,7 @@ options:
       - Where the image is. V(engine) is the Docker Engine of the host.
       - V(remote) is the registry that the reference names. Nothing is pulled. The layers are read, the newest first, until the
         answer is known. A yes is known early, a no takes all layers, and so does an image with SGLang unless O(engine=sglang).
+        What is read to its end is compared with its digest; a layer that is read in part cannot be.
       - A registry is reached as Docker does it, with the proxies of the environment, with the login of C(docker login) and with
         the certificates in C(/etc/docker/certs.d).
     type: str

@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from typing import Any
 
 import pytest
+from ansible_collections.dgxspark.serving.plugins.module_utils import _host_python as host_python
 from ansible_collections.dgxspark.serving.plugins.module_utils import _image_layers as image_layers
+from ansible_collections.dgxspark.serving.plugins.module_utils import _registry_probe as probe_runs
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_probe import ImageProbe
 from ansible_collections.dgxspark.serving.plugins.modules import registry_probe
 from ansible_collections.dgxspark.serving.tests.unit.plugins.fake_engine import FakeEngine, FakeImage, HardLink
@@ -433,3 +436,27 @@ def test_layers_that_lead_elsewhere_are_left_to_the_engine(probe, monkeypatch, t
     engine = FakeEngine({"img": vllm_image(REGISTRY, GraphDriver=driver)})
     assert probe(engine.held, fake=engine, architecture=QWEN)["suitable"] == ["img"]
     assert len(engine.removed) == 1
+
+
+@pytest.mark.parametrize("name", ["one", "killed", "unreachable"])
+def test_images_over_worker_processes(name, monkeypatch):
+    def look(self: Any, image: str) -> Any:
+        if name == "killed":
+            os._exit(9)
+        return {"image": image, "pid": os.getpid(), "client": self.client}, []
+
+    def connect() -> str:
+        if name == "unreachable":
+            raise host_python.EngineUnavailable("gone")
+        return f"client of {os.getpid()}"
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(probe_runs.EngineProbe, "probe", look)
+    probe = object.__new__(probe_runs.EngineProbe)
+    if name != "one":
+        with pytest.raises(host_python.EngineUnavailable, match=r"gone|was killed"):
+            probe_runs.probe_all(probe, ["a", "b", "c"], connect)
+        return
+    entries = [entry for entry, _findings in probe_runs.probe_all(probe, ["a", "b", "c"], connect)]
+    assert [entry["image"] for entry in entries] == ["a", "b", "c"]
+    assert all(entry["pid"] != os.getpid() and entry["client"] == f"client of {entry['pid']}" for entry in entries)

@@ -301,6 +301,18 @@ def test_silence_and_time_limit(registry, probe, monkeypatch):
     assert ids(probe()) == ["REMOTE.TIMEOUT"]
 
 
+def test_proxy_of_the_environment(registry, run_module, monkeypatch):
+    registry.image(layer({**PYTHON, **ENGINE}))
+    monkeypatch.setenv("http_proxy", f"http://{registry.name}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    usual = registry.usual
+    registry.answer = lambda path, given: usual(path.removeprefix("http://registry.invalid"))
+    asked = {"source": "remote", "platform": "linux/arm64", "cache": False, "registry_plain_http": True}
+    result = run_module(registry_probe, image="registry.invalid/img:1", architecture=QWEN, **asked)
+    assert result["suitable"] == ["registry.invalid/img:1"]
+    assert all(path.startswith("http://registry.invalid/v2/img/") for path, _given in registry.requests)
+
+
 def test_registry_that_is_not_there(probe, registry):
     registry.close()
     assert ids(probe()) == ["REMOTE.UNREACHABLE"]
