@@ -409,7 +409,8 @@ def _start_worker(probe: Any, make_client: Callable[[], Any]) -> None:
         if not connected:
             # A connection of its own: two processes must not share one.
             probe.client, connected = make_client(), True
-        return probe.probe(name)
+        result: Result = probe.probe(name)
+        return result
 
     _worker_probe = run
 
