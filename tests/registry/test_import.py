@@ -92,3 +92,38 @@ def test_images_that_misbehave(image: Any, code: str, timeout: int, words: str) 
     assert (finding["id"], words in finding["message"]) == ("REGISTRY.IMPORT_FAILED", True), finding
     assert result["suitable"] == []
     assert real.left_behind() == []
+
+
+def test_sglang_notes_what_it_could_not_import(base_image: str, tmp_path: Path) -> None:
+    """With a stand-in for SGLang that has the interface of the real one and logs as it does (srt/models/registry.py)."""
+    site = "/usr/local/lib/python3.11/dist-packages"
+    registry = (
+        "import logging\n"
+        "class ModelRegistry:\n    @staticmethod\n    def get_supported_archs():\n        return {'GoodForCausalLM'}\n"
+        "logging.getLogger(__name__).warning('Ignore import error when loading sglang.srt.models.bad: no module x')\n"
+    )
+    for name, text in {
+        "sglang/__init__.py": "",
+        "sglang/srt/__init__.py": "",
+        "sglang/srt/models/__init__.py": "",
+        "sglang/srt/models/registry.py": registry,
+        "sglang/srt/models/good.py": "class GoodForCausalLM: pass\nEntryClass = GoodForCausalLM\n",
+        "sglang/srt/models/bad.py": "import x\nclass BadForCausalLM: pass\nEntryClass = [BadForCausalLM]\n",
+        "torch/__init__.py": "class cuda:\n    get_arch_list = staticmethod(lambda: ['sm_90'])\n    is_available = staticmethod(bool)\n",
+    }.items():
+        place = tmp_path / "added" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    (tmp_path / "Dockerfile").write_text(f"FROM {base_image}\nCOPY added {site}\n")
+    image = real.build_image("dgxspark-test/import:sglang", tmp_path)
+    result = real.probe(image=image, method="import", architecture=["GoodForCausalLM", "BadForCausalLM"])
+    (entry,) = result["images"]
+    assert {name: found["supported"] for name, found in entry["architectures"].items()} == {
+        "GoodForCausalLM": True,
+        "BadForCausalLM": False,
+    }
+    assert entry["gpu_archs"] == {"torch": ["sm_90"]}
+    findings = {finding["id"]: finding["message"] for finding in result["findings"]}
+    assert "Ignore import error when loading sglang.srt.models.bad" in findings["REGISTRY.IMPORT_INCOMPLETE"]
+    assert "BadForCausalLM" in findings["REGISTRY.DISAGREEMENT"]
+    assert real.left_behind() == []

@@ -128,7 +128,7 @@ def of_sglang(folder: str) -> dict[str, Any]:
         namespace: dict[str, Any] = {"__name__": f"sglang.srt.models.{name[:-3]}", "__package__": "sglang.srt.models"}
         try:
             with (
-                open(os.path.join(folder, name), encoding="utf-8") as handle,
+                open(os.path.join(folder, name), encoding="utf-8-sig") as handle,
                 contextlib.redirect_stdout(io.StringIO()),
             ):
                 exec(compile(handle.read(), name, "exec", dont_inherit=True), namespace)
