@@ -38,6 +38,7 @@ try:
 except ImportError:
     DOCKER_IMPORT_ERROR = traceback.format_exc()
 
+_LIBRARIES_WAY_OUT = f"This brings it to {HOST_LIBRARY_FOLDER}: ansible-playbook dgxspark.serving.host_setup -i INVENTORY --ask-become-pass"
 DEFAULT_DOCKER_HOST = "unix:///var/run/docker.sock"
 # An engine that does not answer a ping for so long is reported as hanging. Ours: 20 x the 3 s of a loaded engine.
 ENGINE_TIMEOUT_SECONDS = 60
@@ -57,8 +58,7 @@ def require_docker_sdk(module: AnsibleModule) -> None:
         module.fail_json(
             msg=missing_required_lib(
                 "docker",
-                reason="to talk to the Docker Engine. "
-                f"Role dgxspark.serving.host_setup brings it to {HOST_LIBRARY_FOLDER}",
+                reason=f"to talk to the Docker Engine. {_LIBRARIES_WAY_OUT}",
             ),
             exception=DOCKER_IMPORT_ERROR,
         )
@@ -70,8 +70,7 @@ def require_requests(module: AnsibleModule) -> None:
         module.fail_json(
             msg=missing_required_lib(
                 "requests",
-                reason="to talk to a registry of images. "
-                f"Role dgxspark.serving.host_setup brings it to {HOST_LIBRARY_FOLDER}",
+                reason=f"to talk to a registry of images. {_LIBRARIES_WAY_OUT}",
             ),
             exception=REQUESTS_IMPORT_ERROR,
         )

@@ -71,7 +71,7 @@ def image_identity(image: str, run: CommandRunner = run_command) -> ImageIdentit
 
 def _saved(image: str) -> Iterator[bytes]:
     with subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        output = cast("IO[bytes]", process.stdout)
+        output = cast(IO[bytes], process.stdout)
         while chunk := output.read(CHUNK_BYTES):
             yield chunk
         if process.wait():
@@ -142,7 +142,7 @@ def _load(target: Target) -> int:
     with subprocess.Popen(
         ["docker", "load", "--quiet"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:
-        archive, words = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stderr)
+        archive, words = cast(IO[bytes], process.stdin), cast(IO[bytes], process.stderr)
         try:
             while chunk := response.read(CHUNK_BYTES):
                 archive.write(chunk)

@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 # What a reference without a host means (distribution/reference), the host that answers for it, and its name in the
 # configuration of Docker.
 _DEFAULT_DOMAIN = "docker.io"
-_DEFAULT_HOST = "registry-1.docker.io"
-_DEFAULT_CONFIG_NAME = "https://index.docker.io/v1/"
+_DEFAULT_HOST = f"registry-1.{_DEFAULT_DOMAIN}"
+_DEFAULT_CONFIG_NAME = f"https://index.{_DEFAULT_DOMAIN}/v1/"
 _REFERENCE = re.compile(
     r"(?:(?P<domain>[A-Za-z0-9.-]*[.:][A-Za-z0-9.:\[\]-]*|localhost)/)?"
     r"(?P<path>[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*)"
@@ -40,7 +40,7 @@ class BadReference(ValueError):
 
 @dataclass(frozen=True)
 class Reference:
-    """domain: as written in references, docker.io when none is."""
+    """domain: as written in references, the default one when none is."""
 
     text: str
     domain: str
