@@ -2,24 +2,31 @@
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a host is and what runs on it, before any library has been brought to it.
+"""What a host is, what runs on it and whether it has what a plan needs, before any library has been brought to it.
 
 PRIVATE to this collection.
 """
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import platform
-import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.dgxspark.serving.plugins.module_utils import _host_disks as disks
+from ansible_collections.dgxspark.serving.plugins.module_utils import _host_kernel as kernel
+from ansible_collections.dgxspark.serving.plugins.module_utils import _host_runtime as runtime
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_firewall import read_firewalls
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_needs import Needs
 from ansible_collections.dgxspark.serving.plugins.module_utils._listeners import listeners
+from ansible_collections.dgxspark.serving.plugins.module_utils._port_probe import run_probe
 from ansible_collections.dgxspark.serving.plugins.module_utils._process_owner import process_owner
 from ansible_collections.dgxspark.serving.plugins.module_utils._selection import container_of_unit
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import (
@@ -31,7 +38,6 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import
     units,
 )
 
-GIB = 1024**3
 # The modules of this collection are written for it (tests/config.yml).
 OLDEST_PYTHON = (3, 10)
 # The oldest engine that the lab runs; API 1.41.
@@ -43,20 +49,7 @@ LIBRARY_DIGEST_FILE = ".digest"
 class Survey:
     facts: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-
-
-def _disk(path: str) -> dict[str, Any]:
-    """Free and total GiB of the file system that holds C(path), or would hold it."""
-    existing = os.path.abspath(path)
-    while not os.path.exists(existing):
-        existing = os.path.dirname(existing)
-    usage = shutil.disk_usage(existing)
-    return {
-        "path": path,
-        "exists": os.path.exists(path),
-        "total_gib": round(usage.total / GIB, 2),
-        "free_gib": round(usage.free / GIB, 2),
-    }
+    unseen: list[str] = field(default_factory=list)
 
 
 def _docker(subject: str, run: CommandRunner, survey: Survey) -> None:
@@ -82,6 +75,9 @@ def _docker(subject: str, run: CommandRunner, survey: Survey) -> None:
         errors = [*(info.get("ServerErrors") or ()), *result.stderr.strip().splitlines()]
         reason = errors[-1] if errors else "no answer"
         survey.facts["docker"] = {}
+        if os.geteuid() and "permission denied" in reason.lower():
+            survey.unseen.append("the Docker Engine and its containers")
+            return
         survey.findings.append(
             Finding(
                 "HOST.DOCKER_NOT_RUNNING",
@@ -98,6 +94,7 @@ def _docker(subject: str, run: CommandRunner, survey: Survey) -> None:
         "root": info.get("DockerRootDir", ""),
         "storage_driver": info.get("Driver", ""),
         "runtimes": sorted(info.get("Runtimes") or {}),
+        "rootless": any("rootless" in option for option in info.get("SecurityOptions") or ()),
     }
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers < OLDEST_DOCKER:
@@ -137,27 +134,17 @@ def _listening(ports: Sequence[int], found: Sequence[Container], proc_root: str)
     return rows
 
 
-def survey_host(
-    subject: str,
-    ports: Sequence[int],
-    paths: Mapping[str, str],
-    unit_names: Sequence[str],
-    library_folder: str,
-    run: CommandRunner = run_command,
-    proc_root: str = "/proc",
-) -> Survey:
-    """Everything of gates 0 and 2 that needs no library. C(paths): name to path whose file system is measured."""
-    survey = Survey()
+def _system(subject: str, library_folder: str, proc_root: str, survey: Survey) -> None:
+    command_line = kernel.read_text(f"{proc_root}/cmdline").strip()
     survey.facts.update(
         architecture=platform.machine(),
         kernel=platform.release(),
+        command_line=command_line,
+        operating_system=kernel.operating_system(kernel.read_text("/etc/os-release")),
         python=platform.python_version(),
         hostname=platform.node(),
-        library_digest=_library_digest(library_folder),
-        containers=[],
-        units=[],
-        unit_containers={},
-        listeners=[],
+        clock=time.time(),
+        library_digest=kernel.read_text(f"{library_folder}/{LIBRARY_DIGEST_FILE}").strip(),
     )
     if sys.version_info[:2] < OLDEST_PYTHON:
         survey.findings.append(
@@ -179,42 +166,90 @@ def survey_host(
                 "Use a host that was booted with systemd.",
             )
         )
-    _docker(subject, run, survey)
+    meminfo = kernel.read_text(f"{proc_root}/meminfo")
+    survey.findings += kernel.judge_kernel(subject, platform.release(), command_line, meminfo)
+
+
+def _workloads(subject: str, unit_names: Sequence[str], run: CommandRunner, survey: Survey) -> list[Container]:
     found: list[Container] = []
+    looked_at = []
     try:
         if survey.facts["docker"]:
             found = containers(run)
-        looked_at = [unit for unit in units(unit_names, run) if unit.exists]
+        wanted = list(dict.fromkeys((*unit_names, *kernel.MEMORY_KILLERS)))
+        looked_at = [unit for unit in units(wanted, run) if unit.exists]
     except WorkloadError as error:
         survey.findings.append(
             Finding("HOST.WORKLOADS_UNKNOWN", ERROR, subject, str(error), "See the log of the service named above.")
         )
-        looked_at = []
     survey.facts["containers"] = [item.as_dict() for item in found]
     survey.facts["units"] = [unit.as_dict() for unit in looked_at]
     survey.facts["unit_containers"] = {
         container_of_unit(unit.start_command): unit.name for unit in looked_at if container_of_unit(unit.start_command)
     }
-    survey.facts["listeners"] = _listening(ports, found, proc_root)
-    if os.geteuid() and survey.facts["listeners"] and not all(row["pid"] for row in survey.facts["listeners"]):
+    survey.findings += kernel.judge_killers(subject, survey.facts["units"])
+    return found
+
+
+def _disks(subject: str, needs: Needs, survey: Survey) -> None:
+    docker_root = survey.facts["docker"].get("root")
+    measured = {**needs.paths, **({"docker": docker_root} if docker_root else {})}
+    survey.facts["disks"] = {name: disks.measure(path) for name, path in measured.items()}
+    for name, needed in needs.needed_gib.items():
+        present = disks.weights_gib(measured[name])
+        survey.facts["disks"][name].update(needed_gib=needed, present_gib=round(present, 2))
+        survey.findings += disks.judge_room(subject, name, survey.facts["disks"][name], needed, present)
+
+
+def _containers_get_what_they_need(subject: str, wishes: runtime.ContainerWishes, survey: Survey) -> None:
+    docker = survey.facts["docker"]
+    specifications = runtime.cdi_specifications()
+    survey.facts["cdi"] = specifications
+    survey.findings += runtime.judge_gpu_runtime(subject, wishes.gpu_arguments, docker, specifications)
+    survey.findings += runtime.judge_devices(subject, wishes)
+    settings = ["/etc/systemd/logind.conf", *sorted(glob.glob("/etc/systemd/logind.conf.d/*.conf"))]
+    remove_ipc = kernel.removes_ipc(kernel.read_text(path) for path in settings)
+    survey.findings += kernel.judge_rootless(subject, bool(docker.get("rootless")), remove_ipc)
+
+
+def _say_what_is_unseen(subject: str, survey: Survey) -> None:
+    if survey.facts["listeners"] and not all(row["pid"] for row in survey.facts["listeners"]):
+        survey.unseen.append("whose processes hold ports")
+    if survey.facts.get("firewalls", {}).get("readable") is False:
+        survey.unseen.append("the rules of the firewall")
+    survey.facts["unseen"] = survey.unseen
+    if os.geteuid() and survey.unseen:
         survey.findings.append(
             Finding(
-                "HOST.LISTENER_INVISIBLE",
+                "HOST.UNPRIVILEGED",
                 WARNING,
                 subject,
-                "Listening processes of other users are not visible to this user.",
-                "Use become to see who holds a port.",
+                f"Looked without root's rights; not seen: {', '.join(survey.unseen)}.",
+                "Use become (--ask-become-pass) to see all of it.",
             )
         )
-    docker_root = survey.facts["docker"].get("root")
-    measured = {**paths, **({"docker": docker_root} if docker_root else {})}
-    survey.facts["disks"] = {name: _disk(path) for name, path in measured.items()}
+
+
+def survey_host(
+    subject: str,
+    needs: Needs,
+    library_folder: str,
+    wishes: runtime.ContainerWishes | None = None,
+    run: CommandRunner = run_command,
+    proc_root: str = "/proc",
+) -> Survey:
+    """Everything of gates 0 and 2 that needs no library. C(wishes): None where no containers are planned yet."""
+    survey = Survey()
+    _system(subject, library_folder, proc_root, survey)
+    _docker(subject, run, survey)
+    found = _workloads(subject, needs.units, run, survey)
+    survey.facts["images"] = disks.local_images(needs.images, run) if survey.facts["docker"] else {}
+    survey.facts["listeners"] = _listening(needs.ports, found, proc_root)
+    _disks(subject, needs, survey)
+    if wishes:
+        _containers_get_what_they_need(subject, wishes, survey)
+    if needs.probe:
+        survey.facts["firewalls"] = read_firewalls(run)
+        survey.facts["probe"] = run_probe(needs.probe)
+    _say_what_is_unseen(subject, survey)
     return survey
-
-
-def _library_digest(folder: str) -> str:
-    try:
-        with open(f"{folder}/{LIBRARY_DIGEST_FILE}", encoding="ascii") as handle:
-            return handle.read().strip()
-    except OSError:
-        return ""

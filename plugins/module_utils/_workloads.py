@@ -161,24 +161,28 @@ _UNIT_PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "UnitFileState
 
 def units(names: Sequence[str], run: CommandRunner = run_command) -> list[Unit]:
     """The named units, in the order given; one that does not exist has C(exists) False. A name without a suffix is a service."""
-    found = []
-    for name in names:
-        full = name if "." in name else f"{name}.service"
-        text = _checked(
-            run, ["systemctl", "show", full, f"--property={','.join(_UNIT_PROPERTIES)}"], f"look at unit {full}"
+    wanted = [name if "." in name else f"{name}.service" for name in names]
+    if not wanted:
+        return []
+    text = _checked(
+        run,
+        ["systemctl", "show", *wanted, f"--property={','.join(_UNIT_PROPERTIES)}"],
+        f"look at unit {', '.join(wanted)}",
+    )
+    # One block per unit, in the order asked for, with an empty line between.
+    blocks = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in text.split("\n\n")]
+    blocks += [{}] * (len(wanted) - len(blocks))
+    return [
+        Unit(
+            full,
+            values.get("LoadState", ""),
+            values.get("ActiveState", ""),
+            values.get("SubState", ""),
+            values.get("UnitFileState", ""),
+            values.get("ExecStart", ""),
         )
-        values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-        found.append(
-            Unit(
-                full,
-                values.get("LoadState", ""),
-                values.get("ActiveState", ""),
-                values.get("SubState", ""),
-                values.get("UnitFileState", ""),
-                values.get("ExecStart", ""),
-            )
-        )
-    return found
+        for full, values in zip(wanted, blocks, strict=False)
+    ]
 
 
 def stop_unit(name: str, run: CommandRunner = run_command) -> None:

@@ -10,7 +10,9 @@ module: host_survey
 short_description: What a host is, what runs on it, who listens on a port
 version_added: 0.1.0
 description:
-  - Looks at Python, Docker, systemd, containers, units, listening ports and free disk in one call.
+  - Looks at Python, Docker, systemd, kernel, containers, units, listening ports and free disk in one call.
+  - With O(plan) it also says what the plan needs and this host lacks. All hosts of the plan must then run it at the same time,
+    because they try the connections between each other; it waits up to four seconds for those that do not answer.
   - Needs no library on the host. It is the first task of a deployment and so also the proof that the host can be reached and
     that become works.
 author:
@@ -35,6 +37,24 @@ options:
     type: list
     elements: str
     default: []
+  plan:
+    description: The plan of this host, as M(dgxspark.serving.deployment_plan) returns it. It adds ports, paths and units.
+    type: dict
+  gpu_arguments:
+    description: How the engine's container will be given the GPU, as arguments of C(docker run). Empty if it needs none.
+    type: list
+    elements: str
+    default: []
+  devices:
+    description: Device files that the engine's container will get.
+    type: list
+    elements: str
+    default: []
+  ulimits:
+    description: Limits of the engine's container.
+    type: list
+    elements: str
+    default: []
   library_folder:
     description: Folder of the Python libraries that role P(dgxspark.serving.host_setup#role) brings.
     type: path
@@ -50,6 +70,15 @@ EXAMPLES = r"""
     ports: [8000]
   become: true
   register: survey
+
+- name: Does each host have what the plan needs?
+  dgxspark.serving.host_survey:
+    plan: "{{ plan_result }}"
+    gpu_arguments: ["--gpus", "all"]
+    devices: [/dev/infiniband]
+    ulimits: ["memlock=-1"]
+  become: true
+  register: survey
 """
 
 RETURN = r"""
@@ -61,6 +90,9 @@ survey:
     architecture: {description: Machine as C(uname -m) prints it., type: str, returned: always, sample: aarch64}
     hostname: {description: Name of the host., type: str, returned: always, sample: spark-1a32}
     kernel: {description: Release of the kernel., type: str, returned: always, sample: 6.17.0-1032-nvidia}
+    command_line: {description: Command line of the kernel., type: str, returned: always}
+    operating_system: {description: Name of the distribution., type: str, returned: always, sample: Ubuntu 24.04.3 LTS}
+    clock: {description: The host's time in seconds since 1970., type: float, returned: always}
     python: {description: Version of the Python that ran the module., type: str, returned: always, sample: 3.12.3}
     library_digest: {description: Digest of the libraries of role host_setup or empty., type: str, returned: always, sample: 3f6c1a}
     docker:
@@ -76,6 +108,18 @@ survey:
       sample: {glm: vllm-cluster.service}
     listeners: {description: Listeners on the ports asked for and whom they belong to., type: list, elements: dict, returned: always}
     disks: {description: Free and total GiB by name., type: dict, returned: always}
+    images: {description: Id and size of the plan's images that the engine has., type: dict, returned: always}
+    cdi: {description: Files that describe NVIDIA devices to container engines., type: list, elements: str, returned: with O(plan)}
+    firewalls:
+      description: What refuses packets on this host, as far as it may be read.
+      type: dict
+      returned: if the plan has several hosts
+    probe:
+      description: Outcome of each connection to the other hosts (V(open), V(no_answer), V(refused), V(unreachable)), who reached
+        this host, and the difference of the clocks in seconds.
+      type: dict
+      returned: if the plan has several hosts
+    unseen: {description: What could not be seen for lack of rights., type: list, elements: str, returned: always}
 findings:
   description: What is wrong, worst first.
   returned: always
@@ -83,6 +127,7 @@ findings:
   elements: dict
 """
 
+from dataclasses import replace
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -92,8 +137,21 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._findings import 
     findings_argument_spec,
     refused,
 )
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_needs import Needs, needs_of
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_python import HOST_LIBRARY_FOLDER
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_runtime import ContainerWishes
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_survey import survey_host
+
+
+def needs_from(params: dict[str, Any]) -> Needs:
+    """The plan's needs with what was asked for by name."""
+    planned = needs_of(params["plan"]) if params["plan"] else Needs()
+    return replace(
+        planned,
+        ports=(*planned.ports, *params["ports"]),
+        paths={**planned.paths, **params["paths"]},
+        units=(*planned.units, *params["units"]),
+    )
 
 
 def main() -> None:
@@ -102,14 +160,18 @@ def main() -> None:
             "ports": {"type": "list", "elements": "int", "default": []},
             "paths": {"type": "dict", "default": {}},
             "units": {"type": "list", "elements": "str", "default": []},
+            "plan": {"type": "dict"},
+            "gpu_arguments": {"type": "list", "elements": "str", "default": []},
+            "devices": {"type": "list", "elements": "str", "default": []},
+            "ulimits": {"type": "list", "elements": "str", "default": []},
             "library_folder": {"type": "path", "default": HOST_LIBRARY_FOLDER},
             **findings_argument_spec(),
         },
         supports_check_mode=True,
     )
-    survey = survey_host(
-        "host", module.params["ports"], module.params["paths"], module.params["units"], module.params["library_folder"]
-    )
+    params = module.params
+    wishes = ContainerWishes(params["gpu_arguments"], params["devices"], params["ulimits"]) if params["plan"] else None
+    survey = survey_host("host", needs_from(params), params["library_folder"], wishes)
     result: dict[str, Any] = {"changed": False, "survey": survey.facts, "findings": as_dicts(survey.findings)}
     failing = refused(survey.findings, module.params["fail_on"])
     if failing:

@@ -8,9 +8,10 @@ import socket
 from collections.abc import Sequence
 
 import pytest
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_needs import Needs
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_survey import survey_host
 from ansible_collections.dgxspark.serving.plugins.module_utils._listeners import listeners, parse_listeners
-from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import CommandResult
+from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import CommandResult, CommandRunner
 
 PROC_NET_TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -34,7 +35,7 @@ def test_a_real_listener_is_traced_to_this_process() -> None:
     assert listeners([port]) == []
 
 
-def engine(info: CommandResult) -> object:
+def engine(info: CommandResult) -> CommandRunner:
     def run(argv: Sequence[str]) -> CommandResult:
         if argv[:2] == ["docker", "info"]:
             return info
@@ -61,7 +62,7 @@ def engine(info: CommandResult) -> object:
     ],
 )
 def test_the_engine_is_judged(info: CommandResult, expected: list[str]) -> None:
-    survey = survey_host("host", [], {"model": "/nowhere/at/all"}, [], "/nowhere", engine(info))  # type: ignore[arg-type]
+    survey = survey_host("host", Needs(paths={"model": "/nowhere/at/all"}), "/nowhere", run=engine(info))
     docker_findings = [finding.id for finding in survey.findings if finding.id.startswith("HOST.DOCKER")]
     assert docker_findings == expected
     assert survey.facts["disks"]["model"]["exists"] is False

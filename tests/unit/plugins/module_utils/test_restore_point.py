@@ -53,7 +53,8 @@ class Host:
             return CommandResult(1, "", "refused by the test")
         program, verb = argv[0], argv[1]
         if program == "systemctl" and verb == "show":
-            return CommandResult(0, self._show(argv[2]), "")
+            # One block per unit, an empty line between.
+            return CommandResult(0, "\n".join(self._show(name) for name in argv[2:] if name[0] != "-"), "")
         if program == "docker" and verb == "ps":
             return CommandResult(0, "".join(f"id-{name}\n" for name in self.containers), "")
         if program == "docker" and verb == "inspect":
