@@ -10,11 +10,19 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.dgxspark.serving.plugins.module_utils._fabric_pairs import compare_fabrics, compare_probes
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, INFO, WARNING, Finding, describe
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_pairs import (
+    compare_clocks,
+    compare_gpus,
+    compare_image_room,
+    compare_systems,
+)
 from ansible_collections.dgxspark.serving.plugins.module_utils._selection import (
     Selection,
     memory_finding,
     stoppable_unlisted,
+    unidentified,
     unlisted_findings,
     with_container_details,
 )
@@ -47,12 +55,48 @@ def finding_of_failure(host: str, result: Mapping[str, Any]) -> Finding:
     return Finding("HOST.CHECK_FAILED", ERROR, host, f"A check could not be made: {message}", "", message)
 
 
+def missing_password(result: Mapping[str, Any]) -> bool:
+    """Whether root's rights were not given, which is not the same as refused."""
+    message = str(result.get("msg") or "").lower()
+    return bool(result.get("failed")) and "missing" in message and "password" in message
+
+
+def comparisons(plan: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """What only the results of all hosts together tell. own: host to its results of host_survey, nccl_ib_check, gpu_memory_check."""
+    surveys = {name: results["survey"] for name, results in own.items() if "survey" in results}
+    fabrics = {name: results for name, results in own.items() if "rails" in results}
+    probes = {name: survey["probe"] for name, survey in surveys.items() if "probe" in survey}
+    firewalls = {name: survey["firewalls"] for name, survey in surveys.items() if "firewalls" in survey}
+    hosts = plan["hosts"]
+    return [
+        *compare_systems(surveys),
+        *compare_gpus(hosts, own),
+        *compare_image_room(hosts, surveys),
+        *compare_clocks(probes),
+        *compare_fabrics(hosts, fabrics),
+        *compare_probes(probes, firewalls),
+    ]
+
+
 class ActionModule(ActionBase):
     """Collects the findings of all hosts and stops the deployment with one report. Runs on the control node only."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("results", "hosts", "holders", "stop", "keep", "unlisted_holders", "utilization", "gate"))
+    _VALID_ARGS = frozenset(
+        (
+            "results",
+            "hosts",
+            "holders",
+            "stop",
+            "keep",
+            "unlisted_holders",
+            "utilization",
+            "gate",
+            "plan",
+            "become_optional",
+        )
+    )
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
@@ -77,6 +121,22 @@ class ActionModule(ActionBase):
                 )
                 continue
             findings += self._host_findings(host, variables["hostvars"][host], names)
+        if self._task.args.get("plan"):
+            findings += comparisons(self._task.args["plan"], self._merged_results(variables["hostvars"], names))
+        return self._verdict(hosts, findings)
+
+    @staticmethod
+    def _merged_results(hostvars: Mapping[str, Any], names: list[str]) -> dict[str, dict[str, Any]]:
+        """Host to what its checks returned, in one dictionary each; the checks name their results differently."""
+        merged: dict[str, dict[str, Any]] = {}
+        for host in hostvars:
+            for name in names:
+                result = hostvars[host].get(name)
+                if isinstance(result, Mapping) and "findings" in result:
+                    merged.setdefault(host, {}).update(result)
+        return merged
+
+    def _verdict(self, hosts: list[str], findings: list[Finding]) -> dict[str, Any]:
         errors = [finding for finding in findings if finding.severity == ERROR]
         warnings = [finding for finding in findings if finding.severity == WARNING]
         result: dict[str, Any] = {
@@ -91,6 +151,8 @@ class ActionModule(ActionBase):
             return result
         for line in describe(warnings + [finding for finding in findings if finding.severity == INFO]).splitlines():
             display.display(f"   {line}")
+        if self._task.args.get("plan"):
+            display.display(f"   {len(hosts)} host(s) looked at: no error, {len(warnings)} warning(s)")
         return result
 
     def _host_findings(self, host: str, own: Mapping[str, Any], names: list[str]) -> list[Finding]:
@@ -99,14 +161,17 @@ class ActionModule(ActionBase):
         for name, result in results.items():
             if not isinstance(result, Mapping):
                 findings.append(Finding("HOST.CHECK_FAILED", ERROR, host, f"There is no result {name}."))
-            elif result.get("skipped"):
+            elif result.get("skipped") or (self._task.args.get("become_optional") and missing_password(result)):
                 continue
-            elif "findings" not in result:
-                findings.append(finding_of_failure(host, result))
-            else:
+            elif "findings" in result:
                 findings += [
                     Finding(**{**entry, "subject": self._subject(host, entry)}) for entry in result["findings"]
                 ]
+            elif result.get("failed") or result.get("unreachable"):
+                failure = finding_of_failure(host, result)
+                # Each check of a host that does not answer says so.
+                if failure.id not in {finding.id for finding in findings} or failure.id == "HOST.CHECK_FAILED":
+                    findings.append(failure)
         if self._task.args.get("holders"):
             findings += self._holder_findings(host, results)
         return findings
@@ -120,13 +185,19 @@ class ActionModule(ActionBase):
         survey: Mapping[str, Any] = next((r["survey"] for r in results.values() if r and "survey" in r), {})
         checked: Mapping[str, Any] = next((r for r in results.values() if r and "holders" in r), {})
         holders = with_container_details(checked.get("holders") or [], survey.get("containers") or [])
-        listeners = survey.get("listeners") or []
+        listeners = list(survey.get("listeners") or [])
+        unknown: list[dict[str, Any]] = []
+        findings: list[Finding] = []
+        if survey.get("unseen"):
+            unknown, findings = unidentified(host, holders, listeners)
+            holders = [entry for entry in holders if entry not in unknown]
+            listeners = [entry for entry in listeners if entry not in unknown]
         unlisted = str(arguments.get("unlisted_holders") or "fail")
         lists = Selection.parse(arguments.get("stop")), Selection.parse(arguments.get("keep"))
         unit_containers = survey.get("unit_containers") or {}
         also_stopped = stoppable_unlisted([*holders, *listeners], *lists, unit_containers) if unlisted == "stop" else []
         self._stop_unlisted[host] = also_stopped
-        findings = unlisted_findings(host, holders, listeners, *lists, unit_containers, unlisted)
+        findings += unlisted_findings(host, holders, listeners, *lists, unit_containers, unlisted)
         # A holder that stops the run anyway need not be explained twice.
         if checked.get("memory") and arguments.get("utilization") and not findings:
             utilization = float(arguments["utilization"])

@@ -116,6 +116,8 @@ def compare_probes(probes: Results, firewalls: Results) -> list[Finding]:
     A port that refuses is only a fault when the two hosts were at work at the same time: otherwise nobody listened yet.
     """
     findings = []
+    # A host that answers nowhere has no address on the fabric: that has its own finding.
+    probes = {name: probe for name, probe in probes.items() if probe["answering"]}
     for caller in probes:
         for called, probe in probes.items():
             if called == caller:
@@ -125,10 +127,9 @@ def compare_probes(probes: Results, firewalls: Results) -> list[Finding]:
             silent = sorted(port for port, outcome in outcomes.items() if outcome == NO_ANSWER)
             refusing = sorted(port for port, outcome in outcomes.items() if outcome in (REFUSED, UNREACHABLE))
             blocked = silent + [port for port in refusing if met and port in probe["answering"]]
-            # An address that is down has its own finding.
-            if blocked and probe["answering"]:
+            if blocked:
                 findings.append(_blocked(caller, called, sorted(blocked), silent, firewalls))
-            elif refusing and probe["answering"] and not met:
+            elif refusing and not met:
                 findings.append(_unproven(caller, called, refusing))
     return findings
 

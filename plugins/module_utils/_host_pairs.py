@@ -124,8 +124,7 @@ def _room_for_copies(
     name: str, disk: Mapping[str, Any], free: float, survey: Mapping[str, Any], offered: Mapping[str, Any]
 ) -> list[Finding]:
     own = {image["id"] for image in survey["images"].values()}
-    if any(image["id"] in own for image in offered.values()) and len(offered) == 1:
-        return []
+    present = [image for image in offered.values() if image["id"] in own]
     sizes = {image: about["size_gib"] for image, about in offered.items() if about["id"] not in own}
     if not offered and not own:
         sizes = {"an image of the usual size": UNKNOWN_IMAGE_GIB}
@@ -133,7 +132,7 @@ def _room_for_copies(
     if not too_large:
         return []
     told = ", ".join(f"{image} {size:.1f} GiB" for image, size in too_large.items())
-    if offered and len(too_large) == len(sizes) and not any(image["id"] in own for image in offered.values()):
+    if offered and not present and len(too_large) == len(sizes):
         return [_docker_full(name, disk, f"no candidate image would find room ({told})")]
     return [
         Finding(

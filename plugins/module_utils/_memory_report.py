@@ -35,7 +35,7 @@ def gpu_result(gpu: Gpu, meminfo: Meminfo) -> dict[str, Any]:
     }
 
 
-def memory_result(meminfo: Meminfo) -> dict[str, Any]:
+def memory_result(meminfo: Meminfo, min_free: float | None) -> dict[str, Any]:
     return {
         "total_gib": rounded(meminfo.total),
         "free_gib": rounded(meminfo.free),
@@ -44,6 +44,8 @@ def memory_result(meminfo: Meminfo) -> dict[str, Any]:
         "unexplained_gib": rounded(meminfo.unexplained),
         "cma_total_gib": rounded(meminfo.get("CmaTotal")),
         "cma_free_gib": rounded(meminfo.get("CmaFree")),
+        "shared_gib": rounded(meminfo.get("Shmem")),
+        "min_free_gib": rounded(min_free),
         "swap_total_gib": rounded(meminfo.get("SwapTotal")),
         "swap_free_gib": rounded(meminfo.get("SwapFree")),
     }

@@ -25,6 +25,10 @@ LEAK_GIB = 8.0
 INVISIBLE_HOLDER_GIB = 1.0
 # After a hard stop the driver gives memory back within this time, or only after a reboot (field reports).
 RELEASE_SECONDS = 60
+# More than this kept by the kernel is somebody's setting: reports of 6 GiB on a Spark, the kernel itself takes below 0.1.
+MIN_FREE_GIB = 2.0
+# CUDA graphs of several ranks deadlock with it (README of spark-vllm-docker); 580 and 595 do not.
+_KNOWN_BAD_DRIVER = "590."
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,33 @@ def judge_state(
     gap = missing.get("unified memory", 0.0)
     if gap > LEAK_GIB:
         findings.append(_leak(gap, waited) if all_visible else _hidden_from_container(gap))
+    return findings
+
+
+def judge_settings(gpus: list[Gpu], min_free: float | None) -> list[Finding]:
+    """What is set or installed on the host and is known to hurt."""
+    findings = [
+        Finding(
+            "MEMORY.DRIVER_KNOWN_BAD",
+            WARNING,
+            f"GPU {gpu.index}",
+            f"Driver {gpu.driver} is known for deadlocks when CUDA graphs are captured on several hosts.",
+            "Install a driver of branch 580 or 595, or start the engine with --enforce-eager (about half the speed).",
+            gpu.driver,
+        )
+        for gpu in gpus
+        if gpu.driver.startswith(_KNOWN_BAD_DRIVER)
+    ]
+    if min_free is not None and min_free > MIN_FREE_GIB and any(gpu.unified for gpu in gpus):
+        findings.append(
+            Finding(
+                "MEMORY.MIN_FREE_LARGE",
+                WARNING,
+                "kernel",
+                f"vm.min_free_kbytes keeps {min_free:.1f} GiB for the kernel: so much less is available to the engine.",
+                "Lower it (sudo sysctl vm.min_free_kbytes=1048576), or count it in spark_utilization.",
+            )
+        )
     return findings
 
 

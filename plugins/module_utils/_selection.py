@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, INFO, Finding
+from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, INFO, WARNING, Finding
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import MANAGED_LABEL, MANAGED_UNITS
 
 _SINGULAR = {"units": "unit", "containers": "container", "processes": "process"}
@@ -212,7 +212,7 @@ def unlisted_findings(
                         ERROR,
                         host,
                         f"{held} is needed, and is held by {who}, which is on the keep-list.",
-                        "Set spark_api_port to a free port, or take the holder off spark_keep.",
+                        "Take the holder off spark_keep, or move one of the two: the API with spark_api_port, another holder by its own setting.",
                     )
                 )
             elif owner == UNLISTED:
@@ -228,3 +228,31 @@ def unlisted_findings(
                     )
                 )
     return findings
+
+
+def unidentified(
+    host: str, holders: Sequence[Mapping[str, Any]], listeners: Sequence[Mapping[str, Any]]
+) -> tuple[list[dict[str, Any]], list[Finding]]:
+    """What an unprivileged user cannot put to a list: (these entries, a finding for each)."""
+    unknown, findings = [], []
+    for what, entries in (("memory", holders), ("port", listeners)):
+        for entry in entries:
+            if entry.get("pid") and not (entry.get("container_id") and not entry.get("container")):
+                continue
+            held = (
+                f"{entry.get('used_gib') or 0:.1f} GiB of GPU memory"
+                if what == "memory"
+                else f"port {entry.get('port')}"
+            )
+            who = f"container {str(entry['container_id'])[:12]}" if entry.get("container_id") else "somebody"
+            unknown.append(dict(entry))
+            findings.append(
+                Finding(
+                    "HOLDER.NOT_IDENTIFIED",
+                    WARNING,
+                    host,
+                    f"{held} is held by {who}, whose name this user may not see: whether it is on one of the lists is not known.",
+                    "Use become (--ask-become-pass) to see who it is.",
+                )
+            )
+    return unknown, findings

@@ -54,6 +54,15 @@ options:
     type: str
     choices: [fail, stop]
     default: fail
+  plan:
+    description:
+      - The plan of the deployment. With it the results of the hosts are compared with each other as well - clocks, architecture,
+        GPUs and drivers, both ends of the fabric, connections between the hosts, and room for the head's images.
+    type: dict
+  become_optional:
+    description: Whether a host may be looked at without root's rights, when no password was given.
+    type: bool
+    default: false
   utilization:
     description: Share of the memory that the engine will want.
     type: float

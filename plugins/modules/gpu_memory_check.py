@@ -57,7 +57,9 @@ options:
     type: float
     default: 0.0
   nvidia_smi:
-    description: The C(nvidia-smi) to ask, a path or a name that is looked up in E(PATH).
+    description:
+      - The C(nvidia-smi) to ask, a path or a name that is looked up in E(PATH).
+      - Where the host has C(nvidia-ml-py), NVML is asked directly, with the same results, unless another program is named here.
     type: str
     default: nvidia-smi
   timeout:
@@ -184,6 +186,12 @@ memory:
     cma_free_gib:
       description: Free contiguous memory. V(null) if the kernel has none.
       type: float
+    shared_gib:
+      description: Shared memory in use, part of the page cache that cannot be dropped.
+      type: float
+    min_free_gib:
+      description: What the kernel keeps for itself (C(vm.min_free_kbytes)). V(null) if it cannot be read.
+      type: float
     swap_total_gib:
       description: Swap space.
       type: float
@@ -264,6 +272,11 @@ fits:
   description: Whether what was asked for would fit now. V(null) if nothing was asked for or if there is no GPU.
   returned: always
   type: bool
+source:
+  description: Who was asked, V(nvml) or V(nvidia-smi). Empty if there was nobody.
+  returned: always
+  type: str
+  sample: nvidia-smi
 waited_seconds:
   description: How long it took until the memory had settled.
   returned: always
@@ -296,11 +309,12 @@ from ansible_collections.dgxspark.serving.plugins.module_utils import _memory_re
 from ansible_collections.dgxspark.serving.plugins.module_utils import _memory_verdict as verdict
 from ansible_collections.dgxspark.serving.plugins.module_utils._check_module import finish
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import (
-    ERROR,
     INFO,
     Finding,
     findings_argument_spec,
 )
+from ansible_collections.dgxspark.serving.plugins.module_utils._gpu_query import NVIDIA_SMI, look_at_gpus
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_kernel import read_text
 from ansible_collections.dgxspark.serving.plugins.module_utils._memory_holders import (
     Container,
     Holder,
@@ -308,7 +322,6 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._memory_holders i
     name_containers,
     sees_all_processes,
 )
-from ansible_collections.dgxspark.serving.plugins.module_utils._tool import ToolResult, run_tool
 
 POLL_SECONDS = 1.0
 # Memory counts as settled when it stays within this range for so many looks. Ours: a Spark at rest moves by less.
@@ -324,6 +337,7 @@ class Snapshot:
     gpus: list[memory.Gpu]
     holders: list[Holder]
     findings: list[Finding]
+    source: str
 
 
 class MemoryCheck:
@@ -364,51 +378,17 @@ class MemoryCheck:
             self.module.fail_json(msg=f"Cannot read the memory of this host from {path}: {error}")
             raise AssertionError("fail_json returned") from error
 
-    def _ask(self, *arguments: str) -> ToolResult:
-        return run_tool([self.nvidia_smi, *arguments], self.params["timeout"])
-
-    def _failure(self, answer: ToolResult) -> Finding:
-        if answer.timed_out:
-            return Finding(
-                "MEMORY.NVIDIA_SMI_HANGS",
-                ERROR,
-                "driver",
-                f"nvidia-smi did not answer within {self.params['timeout']:g} s: the driver hangs.",
-                "Look for Xid messages in the kernel's log (journalctl -k -g Xid); reboot the host.",
-            )
-        return Finding(
-            "MEMORY.DRIVER_UNAVAILABLE",
-            ERROR,
-            "driver",
-            f"nvidia-smi cannot read the GPUs: {answer.complaint}",
-            "Load the NVIDIA driver, or install the one that belongs to the running kernel. If a GPU is lost, reboot the host.",
-            answer.complaint,
-        )
+    def _min_free(self) -> float | None:
+        text = read_text(f"{self.params['proc_root']}/sys/vm/min_free_kbytes").strip()
+        return int(text) / memory.KIB_PER_GIB if text.isdigit() else None
 
     def _look(self) -> Snapshot:
         meminfo = self._read_meminfo()
-        if not self.nvidia_smi:
-            missing = Finding(
-                "MEMORY.NVIDIA_SMI_MISSING",
-                ERROR,
-                "driver",
-                f"There is no {self.params['nvidia_smi']} on this host: its GPUs cannot be read.",
-                "Install the NVIDIA driver's utilities, or set nvidia_smi to the path of the program.",
-            )
-            return Snapshot(meminfo, [], [], [missing])
-        answer = self._ask(*memory.query_gpus("")[1:])
-        if answer.timed_out:
-            return Snapshot(meminfo, [], [], [self._failure(answer)])
-        table = self._ask()
-        gpus = memory.parse_gpus(answer.stdout) or memory.parse_table_gpus(table.stdout)
-        if not gpus:
-            return Snapshot(meminfo, [], [], [self._failure(table if table.timed_out else answer)])
-        listed = self._ask(*memory.query_processes("")[1:])
-        findings = [self._failure(result) for result in (table, listed) if result.timed_out]
-        processes = memory.merge_processes(
-            memory.parse_processes(listed.stdout), memory.parse_table_processes(table.stdout), gpus
+        look = look_at_gpus(
+            self.nvidia_smi, self.params["nvidia_smi"], self.params["timeout"], self.params["nvidia_smi"] == NVIDIA_SMI
         )
-        return Snapshot(meminfo, gpus, find_holders(processes, self.params["proc_root"]), findings)
+        holders = find_holders(look.processes, self.params["proc_root"])
+        return Snapshot(meminfo, look.gpus, holders, look.findings, look.source)
 
     def _settle(self) -> tuple[Snapshot, float]:
         """The last look, and how long it took until there was no reason to wait longer."""
@@ -454,16 +434,18 @@ class MemoryCheck:
         for pool in pools:
             findings += verdict.judge_demand(pool, self.demand, holders)
         findings += verdict.judge_state(gpus, meminfo, holders, waited, sees_all_processes(self.params["proc_root"]))
+        findings += verdict.judge_settings(gpus, self._min_free())
         fits = all(pool.fits(self.demand) for pool in pools) if pools and self.demand.anything else None
         utilizations = [pool.max_utilization(self.demand.reserve_gib) for pool in pools]
         missing = verdict.unattributed(gpus, meminfo, holders)
         results = {
             "gpus": [report.gpu_result(gpu, meminfo) for gpu in gpus],
-            "memory": report.memory_result(meminfo),
+            "memory": report.memory_result(meminfo, self._min_free()),
             "holders": [holder.as_dict() for holder in holders],
             "unattributed_gib": report.rounded(sum(missing.values())) if missing else None,
             "max_utilization": min(utilizations) if utilizations else None,
             "fits": fits,
+            "source": snapshot.source,
             "waited_seconds": waited,
             "findings": findings,
         }
