@@ -18,9 +18,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from ansible_collections.dgxspark.serving.plugins.module_utils._memory import Gpu, GpuProcess
+from ansible_collections.dgxspark.serving.plugins.module_utils._memory import MIB_PER_GIB, Gpu, GpuProcess
 
-GIB = 1024**3
+MIB = 1024**2
 _CHUNK = 65536
 
 
@@ -137,7 +137,8 @@ def in_time(read: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any
 
 
 def _gib(size: int | None) -> float | None:
-    return None if size is None else size / GIB
+    """nvidia-smi prints whole MiB, rounded up (H200, driver 580.159.04); the same here, so that both give the same results."""
+    return None if size is None else -(-size // MIB) / MIB_PER_GIB
 
 
 def gpus_of(answer: dict[str, Any]) -> list[Gpu]:

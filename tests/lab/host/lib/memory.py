@@ -10,6 +10,12 @@ from gpu_processes import SEEN_FILE, Holder, as_json, scan
 # `free` of a Spark with a desktop session and nothing else (forum report, November 2025, driver 580.95.05), in KiB.
 TOTAL = 125_513_720
 USED_AT_REST = 5_088_412
+# Of what is used at rest, what the kernel attributes. The rest, 2.3 GiB, is driver and firmware, as on a Spark at rest.
+ANONYMOUS = 1_900_000
+SLAB = 640_000
+KERNEL_STACK = 19_000
+PAGE_TABLES = 52_000
+PER_CPU = 47_000
 PAGE_CACHE_AT_REST = 2_728_844
 SWAP = 16_777_212
 
@@ -50,8 +56,13 @@ def meminfo(gpu_kib: int, page_cache_kib: int) -> str:
         "SwapTotal": SWAP,
         "SwapFree": SWAP,
         "Dirty": 0,
+        "AnonPages": ANONYMOUS,
         "Shmem": SHARED,
+        "Slab": SLAB,
         "SReclaimable": 0,
+        "KernelStack": KERNEL_STACK,
+        "PageTables": PAGE_TABLES,
+        "Percpu": PER_CPU,
         "CmaTotal": 0,
         "CmaFree": 0,
     }
