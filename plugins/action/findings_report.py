@@ -198,10 +198,11 @@ class ActionModule(ActionBase):
         also_stopped = stoppable_unlisted([*holders, *listeners], *lists, unit_containers) if unlisted == "stop" else []
         self._stop_unlisted[host] = also_stopped
         findings += unlisted_findings(host, holders, listeners, *lists, unit_containers, unlisted)
-        # A holder that stops the run anyway need not be explained twice.
-        if checked.get("memory") and arguments.get("utilization") and not findings:
+        if checked.get("memory") and arguments.get("utilization") and not unknown:
             utilization = float(arguments["utilization"])
-            findings += memory_finding(
+            foreseen = memory_finding(
                 host, holders, checked["memory"], utilization, *lists, unit_containers, also_stopped
             )
+            # A holder that stops the run anyway need not be explained twice.
+            findings += [finding for finding in foreseen if finding.severity != ERROR or not findings]
         return findings

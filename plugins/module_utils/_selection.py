@@ -160,9 +160,9 @@ def memory_finding(
     needed = utilization * float(memory["total_gib"])
     available = float(memory["available_gib"])
     if available + freed >= needed:
-        return []
+        return _page_cache_in_the_way(host, memory, freed, needed)
     kept = [
-        f"{_identity(holder, unit_containers)[1]} ({holder.get('used_gib', 0):.1f} GiB)"
+        f"{_identity(holder, unit_containers)[1]} ({holder.get('used_gib') or 0:.1f} GiB)"
         for holder in holders
         if classify(holder, stop, keep, unit_containers) == KEEP
     ]
@@ -174,6 +174,24 @@ def memory_finding(
             f"Utilization {utilization} needs {needed:.1f} GiB; {available:.1f} GiB are available and the teardown would free "
             f"{freed:.1f} GiB." + (f" Kept: {', '.join(kept)}." if kept else ""),
             "Lower spark_utilization, or keep less.",
+        )
+    ]
+
+
+def _page_cache_in_the_way(host: str, memory: Mapping[str, Any], freed: float, needed: float) -> list[Finding]:
+    """There is room, but CUDA and older engines count page cache as used."""
+    free = float(memory["free_gib"])
+    if free + freed >= needed:
+        return []
+    return [
+        Finding(
+            "MEMORY.PAGE_CACHE",
+            WARNING,
+            host,
+            f"The engine will want {needed:.1f} GiB; {free + freed:.1f} GiB would be free after the teardown, and "
+            f"{float(memory['reclaimable_gib']):.1f} GiB more are page cache, used in the eyes of CUDA and of older engines.",
+            "Nothing needs to be stopped for it: gate 6 drops the page cache (by hand: gpu_memory_check with drop_caches=true).",
+            f"free {free:.2f} GiB, available {float(memory['available_gib']):.2f} GiB",
         )
     ]
 
@@ -202,7 +220,9 @@ def unlisted_findings(
             owner = classify(entry, stop, keep, unit_containers)
             kind, name = _identity(entry, unit_containers)
             held = (
-                f"{entry.get('used_gib', 0):.1f} GiB of GPU memory" if what == "memory" else f"port {entry.get('port')}"
+                f"{entry.get('used_gib') or 0:.1f} GiB of GPU memory"
+                if what == "memory"
+                else f"port {entry.get('port')}"
             )
             who = f"{_SINGULAR[kind]} {name}, pid {entry.get('pid')}, user {entry.get('user') or 'unknown'}"
             if what == "port" and owner == KEEP:

@@ -149,8 +149,14 @@ full() {
     registry)
         registry
         ;;
+    preflight)
+        lab_up
+        e2e test_40_preflight.py
+        say "preflight against ping"
+        python tests/bench/preflight.py
+        ;;
     *)
-        echo "make test-full PART=...: gates, molecule, registry" >&2
+        echo "make test-full PART=...: gates, molecule, preflight, registry" >&2
         exit 2
         ;;
     esac

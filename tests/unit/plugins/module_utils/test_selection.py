@@ -11,6 +11,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._selection import
     container_of_unit,
     memory_finding,
     stoppable_unlisted,
+    unidentified,
     unlisted_findings,
 )
 
@@ -98,7 +99,7 @@ def test_stop_takes_only_what_can_be_brought_back(holder: dict[str, Any], severi
     assert stoppable_unlisted([holder], STOP, KEEP, {}) == names
 
 
-MEMORY = {"total_gib": 119.6, "available_gib": 20.0}
+MEMORY = {"total_gib": 119.6, "available_gib": 20.0, "free_gib": 18.0, "reclaimable_gib": 2.0}
 
 
 @pytest.mark.parametrize(("used", "fits"), [(90.0, True), (60.0, False)])
@@ -108,3 +109,32 @@ def test_memory_after_the_teardown_is_foreseen(used: float, fits: bool) -> None:
     assert [finding.id for finding in findings] == ([] if fits else ["HOLDER.MEMORY_WILL_NOT_FIT"])
     if findings:
         assert "Kept: embeddings (30.0 GiB)" in findings[0].message
+
+
+@pytest.mark.parametrize(("free", "found"), [(18.0, False), (2.0, True)])
+def test_page_cache_that_would_be_in_the_way_is_foreseen(free: float, found: bool) -> None:
+    memory = {**MEMORY, "free_gib": free, "reclaimable_gib": 20.0 - free}
+    holders = [{"container": "glm", "used_gib": 90.0}]
+    findings = memory_finding("spark-1", holders, memory, 0.8, STOP, KEEP, UNIT_CONTAINERS, [])
+    assert [(finding.id, finding.severity) for finding in findings] == (
+        [("MEMORY.PAGE_CACHE", "warning")] if found else []
+    )
+
+
+def test_holder_without_a_size_is_reported() -> None:
+    (finding,) = unlisted_findings(
+        "spark-1", [{"pid": 7, "process": "Xorg", "used_gib": None}], [], STOP, KEEP, {}, "fail"
+    )
+    assert "0.0 GiB" in finding.message
+
+
+def test_what_an_unprivileged_user_cannot_name_is_not_called_unlisted() -> None:
+    holders = [
+        {"pid": 7, "container_id": "4f" * 32, "container": "", "used_gib": 80.0},
+        {"pid": 8, "process": "python3", "used_gib": 1.0},
+    ]
+    listeners = [{"port": 8000, "pid": 0}, {"port": 6379, "pid": 9, "process": "redis"}]
+    unknown, findings = unidentified("spark-1", holders, listeners)
+    assert unknown == [holders[0], listeners[0]]
+    assert {finding.id for finding in findings} == {"HOLDER.NOT_IDENTIFIED"}
+    assert {finding.severity for finding in findings} == {"warning"}
