@@ -10,7 +10,11 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.dgxspark.serving.plugins.module_utils._fabric_pairs import compare_fabrics, compare_probes
+from ansible_collections.dgxspark.serving.plugins.module_utils._fabric_pairs import (
+    compare_fabrics,
+    compare_probes,
+    judge_forwarding,
+)
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, INFO, WARNING, Finding, describe
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_pairs import (
     compare_clocks,
@@ -75,6 +79,7 @@ def comparisons(plan: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]]) -
         *compare_clocks(probes),
         *compare_fabrics(hosts, fabrics),
         *compare_probes(probes, firewalls),
+        *judge_forwarding(hosts, firewalls),
     ]
 
 

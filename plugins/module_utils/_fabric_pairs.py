@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
+from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, INFO, WARNING, Finding
 from ansible_collections.dgxspark.serving.plugins.module_utils._port_probe import NO_ANSWER, OPEN, REFUSED, UNREACHABLE
 
 # Results by name of the host.
@@ -132,6 +132,23 @@ def compare_probes(probes: Results, firewalls: Results) -> list[Finding]:
             elif refusing and not met:
                 findings.append(_unproven(caller, called, refusing))
     return findings
+
+
+def judge_forwarding(hosts: Sequence[Mapping[str, Any]], firewalls: Results) -> list[Finding]:
+    """Docker sets the policy of FORWARD to DROP. Two hosts do not care; in a ring of more, a host passes packets on."""
+    dropping = sorted(name for name, facts in firewalls.items() if facts.get("forward") == "DROP")
+    if len(hosts) < 3 or not dropping:
+        return []
+    return [
+        Finding(
+            "FABRIC.FORWARD_DROPPED",
+            INFO,
+            ", ".join(dropping),
+            "Packets that these hosts would pass on are dropped (policy of iptables' FORWARD, which Docker sets). With a switch "
+            "that is fine; in a ring, hosts that are not neighbours do not reach each other.",
+            "In a ring: accept the fabric's subnets in chain DOCKER-USER, and set net.ipv4.ip_forward=1.",
+        )
+    ]
 
 
 def _blocked(caller: str, called: str, ports: list[int], silent: list[int], firewalls: Results) -> Finding:

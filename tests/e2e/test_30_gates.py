@@ -39,7 +39,21 @@ def test_a_ray_node_without_a_gpu_stops_at_gate_7(tmp_path: Path) -> None:
 
 def test_a_worker_that_cannot_reach_the_head_stops_at_gate_7() -> None:
     # Gate 2 tries the port. What it cannot see: connections are made, and packets with something in them get lost.
-    rule = ["INPUT", "-p", "tcp", "--dport", "6379", "-s", "192.168.240.13", "-m", "length", "--length", "80:", "-j", "DROP"]
+    rule = [
+        "INPUT",
+        "-p",
+        "tcp",
+        "--dport",
+        "6379",
+        "-s",
+        "192.168.240.13",
+        "-m",
+        "length",
+        "--length",
+        "80:",
+        "-j",
+        "DROP",
+    ]
     on("spark-head", "iptables", "-I", *rule)
     try:
         run = run_playbook()

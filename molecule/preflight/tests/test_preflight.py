@@ -31,6 +31,11 @@ def test_holders_are_traced_to_their_containers(host: Any, said: dict[str, Any])
     assert {holder["container"] for holder in said["memory"]["holders"]} == expected
 
 
+def test_what_no_process_holds_is_the_driver_s_share_at_rest(said: dict[str, Any]) -> None:
+    # tests/lab/host/lib/memory.py: 2.3 GiB are neither processes, cache nor kernel.
+    assert said["memory"]["unattributed_gib"] == pytest.approx(2.3, abs=0.2)
+
+
 def test_both_rails_are_usable_and_named(said: dict[str, Any]) -> None:
     usable = [device["name"] for device in said["fabric"]["devices"] if device["usable"]]
     assert sorted(usable) == ["roceP2p1s0f0", "rocep1s0f0"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.dgxspark.serving.plugins.module_utils._fabric_pairs import compare_fabrics
+from ansible_collections.dgxspark.serving.plugins.module_utils._fabric_pairs import compare_fabrics, judge_forwarding
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_pairs import (
     compare_gpus,
     compare_image_room,
@@ -74,6 +74,13 @@ def test_hosts_with_different_numbers_of_rails() -> None:
 
 def test_host_without_a_result_is_left_out() -> None:
     assert compare_fabrics(HOSTS, {"head": fabric(11)}) == []
+
+
+def test_docker_s_forward_policy_matters_from_three_hosts_on() -> None:
+    firewalls = {"head": {"forward": "DROP"}, "worker": {"forward": "ACCEPT"}}
+    assert judge_forwarding(HOSTS, firewalls) == []
+    (finding,) = judge_forwarding([*HOSTS, HOSTS[1]], firewalls)
+    assert (finding.id, finding.severity, finding.subject) == ("FABRIC.FORWARD_DROPPED", "info", "head")
 
 
 def test_architectures() -> None:
