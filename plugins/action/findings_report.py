@@ -177,6 +177,9 @@ class ActionModule(ActionBase):
                 # Each check of a host that does not answer says so.
                 if failure.id not in {finding.id for finding in findings} or failure.id == "HOST.CHECK_FAILED":
                     findings.append(failure)
+        if any(result["survey"].get("containers") for result in results.values() if result and "survey" in result):
+            # host_survey has the names.
+            findings = [finding for finding in findings if finding.id != "MEMORY.CONTAINER_NAMES_UNKNOWN"]
         if self._task.args.get("holders"):
             findings += self._holder_findings(host, results)
         return findings

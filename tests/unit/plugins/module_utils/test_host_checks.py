@@ -154,20 +154,20 @@ IPTABLES = """\
 """
 NFTABLES = """\
 table ip filter {
-	chain INPUT {
-		type filter hook input priority filter; policy accept;
-		ip saddr 192.168.240.13 tcp dport 6379 counter packets 0 bytes 0 drop
-	}
+  chain INPUT {
+    type filter hook input priority filter; policy accept;
+    ip saddr 192.168.240.13 tcp dport 6379 counter packets 0 bytes 0 drop
+  }
 }
 table inet mine {
-	chain input {
-		type filter hook input priority filter; policy drop;
-		ct state established,related accept
-		tcp dport 22 accept
-	}
-	chain forward {
-		type filter hook forward priority filter; policy drop;
-	}
+  chain input {
+    type filter hook input priority filter; policy drop;
+    ct state established,related accept
+    tcp dport 22 accept
+  }
+  chain forward {
+    type filter hook forward priority filter; policy drop;
+  }
 }
 """
 
