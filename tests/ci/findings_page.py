@@ -23,6 +23,7 @@ AREAS = {
     "NCCL": "NCCL's environment and logs (`nccl_ib_check`)",
     "PLAN": "Preset, inventory and variables (gate 1)",
     "REGISTRY": "What the engine in an image knows (gate 3, `registry_probe`)",
+    "REMOTE": "A registry of images (`registry_probe` with source remote)",
     "REQUIRE": "Versions in an image (gate 3, `registry_probe`)",
 }
 HEAD = """# Findings
