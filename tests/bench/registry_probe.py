@@ -19,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "registry"))
 import real
+import registry_server
 
 ARCHITECTURE = "Qwen3_5MoeForConditionalGeneration"
 USUAL = "import vllm; from vllm.model_executor.models.registry import _VLLM_MODELS; print(len(_VLLM_MODELS))"
@@ -64,6 +65,20 @@ def wall_ms(images: list[str]) -> float:
     return taken
 
 
+def remote_share(image: str) -> tuple[int, int]:
+    """(bytes read, bytes of all layers, compressed) of a probe of the image in a real registry."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = registry_server.serve(Path(folder))
+        try:
+            remote = registry_server.push(image, next(server), "complete:1")
+            (entry,) = real.probe(image=remote, architecture=ARCHITECTURE, source="remote", engine="vllm")["images"]
+        finally:
+            server.close()
+    if not entry["suitable"]:
+        sys.exit(f"{image} is not suitable when asked in a registry: {entry['findings']}")
+    return int(entry["bytes_read"]), int(entry["size"])
+
+
 def judged(text: str, ratio: float, promise: float, at_least: bool) -> bool:
     holds = ratio >= promise if at_least else ratio <= promise
     sign = ">=" if at_least else "<="
@@ -87,6 +102,8 @@ def main() -> int:
         ten = median(ROUNDS, lambda: wall_ms(images))
     finally:
         real.remove_images()
+    read, size = remote_share(image)
+    print(f"in a registry: {read / 1e6:.0f} of {size / 1e6:.0f} MB read ({100 * read / size:.0f} %)")
     print(f"docker run ... import vllm {usual:.0f} ms, static {static:.0f} ms, cached {cached:.0f} ms")
     print(f"the module on one image {one:.0f} ms, on ten {ten:.0f} ms, {os.cpu_count()} cores")
     holds = [

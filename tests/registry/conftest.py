@@ -5,24 +5,12 @@
 from __future__ import annotations
 
 import os
-import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import real
-
-
-@dataclass(frozen=True)
-class Registry:
-    """A running docker-registry. name: host:port."""
-
-    name: str
-    authority: str = ""
+from registry_server import Registry, serve
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,40 +20,9 @@ def no_images_stay() -> Iterator[None]:
     assert real.left_behind() == []
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def _serve(folder: Path, more: str = "", authority: str = "") -> Iterator[Registry]:
-    port = _free_port()
-    (folder / "config.yml").write_text(
-        f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
-        f"http:\n  addr: 127.0.0.1:{port}\n{more}"
-    )
-    environment = {**os.environ, "OTEL_TRACES_EXPORTER": "none"}
-    with open(folder / "log", "wb") as log:
-        process = subprocess.Popen(
-            ["docker-registry", "serve", str(folder / "config.yml")], stdout=log, stderr=log, env=environment
-        )
-    try:
-        for _attempt in range(100):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
-        yield Registry(f"127.0.0.1:{port}", authority)
-    finally:
-        process.terminate()
-        process.wait()
-        shutil.rmtree(folder / "data", ignore_errors=True)
-
-
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    yield from _serve(tmp_path_factory.mktemp("registry"))
+    yield from serve(tmp_path_factory.mktemp("registry"))
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +43,7 @@ def closed_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regist
         f"  tls: {{certificate: {folder}/cert.pem, key: {folder}/key.pem}}\n"
         f"auth: {{htpasswd: {{realm: test, path: {folder}/users}}}}\n"
     )
-    yield from _serve(folder, more, f"{folder}/cert.pem")
+    yield from serve(folder, more, f"{folder}/cert.pem")
 
 
 def _lab_image(name: str, variable: str) -> str:

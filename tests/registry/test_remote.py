@@ -13,21 +13,11 @@ from typing import Any
 
 import pytest
 import real
-from conftest import Registry
+from registry_server import Registry, push
 
 ARCHITECTURE = "Qwen3_5MoeForConditionalGeneration"
 # Of the answers, what an engine and a registry both say.
 SAME = ("id", "engine", "engine_version", "engine_path", "architectures", "versions", "entrypoint", "user", "suitable")
-
-
-def push(image: str, registry: Registry, name: str, environment: dict[str, str] | None = None) -> str:
-    remote = f"{registry.name}/{name}"
-    real.docker("tag", image, remote)
-    try:
-        real.docker("push", "-q", remote, env={**os.environ, **(environment or {})})
-    finally:
-        real.docker("rmi", remote)
-    return remote
 
 
 def same(result: dict[str, Any]) -> dict[str, Any]:
