@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 
 KIB_PER_GIB = 1024**2
 MIB_PER_GIB = 1024
+# Results are exact to the MiB, as nvidia-smi prints it: 1 MiB is 0.00098 GiB.
+GIB_DECIMALS = 3
 
 # GPUs that have no memory of their own. The list of vLLM, vllm/utils/mem_utils.py (Orin, Thor, GB10).
 UNIFIED_COMPUTE_CAPABILITIES = ("8.7", "11.0", "12.1")

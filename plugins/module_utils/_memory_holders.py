@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ansible_collections.dgxspark.serving.plugins.module_utils._memory import GpuProcess
+from ansible_collections.dgxspark.serving.plugins.module_utils._memory import GIB_DECIMALS, GpuProcess
 from ansible_collections.dgxspark.serving.plugins.module_utils._process_owner import (
     ProcessOwner,
     process_owner,
@@ -80,7 +80,7 @@ class Holder:
 
     def as_dict(self) -> dict[str, Any]:
         result = asdict(self)
-        result["used_gib"] = None if self.used_gib is None else round(self.used_gib, 2)
+        result["used_gib"] = None if self.used_gib is None else round(self.used_gib, GIB_DECIMALS)
         return result
 
 

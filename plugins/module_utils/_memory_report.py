@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import Finding, describe
-from ansible_collections.dgxspark.serving.plugins.module_utils._memory import Gpu, Meminfo
+from ansible_collections.dgxspark.serving.plugins.module_utils._memory import GIB_DECIMALS, Gpu, Meminfo
 
 
 def rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 2)
+    return None if value is None else round(value, GIB_DECIMALS)
 
 
 def gpu_result(gpu: Gpu, meminfo: Meminfo) -> dict[str, Any]:

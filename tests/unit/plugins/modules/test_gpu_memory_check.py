@@ -144,13 +144,13 @@ def test_case_029_desktop_programs_are_graphics_and_no_number_is_invented(host, 
     )
     result = check(required_gib=100)
     (gpu,) = result["gpus"]
-    assert (gpu["memory_model"], gpu["total_gib"], gpu["used_gib"]) == ("unified", 119.7, None)
-    assert result["memory"]["available_gib"] == 114.85
+    assert (gpu["memory_model"], gpu["total_gib"], gpu["used_gib"]) == ("unified", 119.699, None)
+    assert result["memory"]["available_gib"] == 114.847
     assert result["fits"] is True
     assert [(h["pid"], h["used_gib"], h["graphics"]) for h in result["holders"]] == [
-        (4761, 0.27, True),
-        (4399, 0.12, True),
-        (4174, 0.08, True),
+        (4761, 0.267, True),
+        (4399, 0.122, True),
+        (4174, 0.082, True),
     ]
     # The table cuts long names.
     assert result["holders"][0]["process"] == "/snap/firefox/7182/usr/lib/firefox/firefox"
@@ -165,9 +165,9 @@ def test_case_030_missing_numbers_are_not_zero(host, check, case_text):
     host.process(114687, "/usr/local/bin/python -m vllm --api-key very-secret", uid=4242)
     result = check()
     assert result["gpus"][0]["memory_model"] == "unified"
-    assert result["gpus"][0]["total_gib"] == 121.69
+    assert result["gpus"][0]["total_gib"] == 121.691
     (holder,) = result["holders"]
-    assert (holder["pid"], holder["used_gib"], holder["process"]) == (114687, 18.69, "/usr/local/bin/python")
+    assert (holder["pid"], holder["used_gib"], holder["process"]) == (114687, 18.687, "/usr/local/bin/python")
     assert holder["user"] == "4242"
     assert holder["graphics"] is False
     assert "very-secret" not in json.dumps(result)
@@ -211,7 +211,7 @@ def test_case_034_leak_is_measured_again_before_a_reboot(host, check, case_text,
     monkeypatch.setattr(gpu_memory_check, "monotonic", lambda: next(clock))
     result = check(settle_seconds=waited)
     assert result["holders"] == []
-    assert result["unattributed_gib"] == 35.14
+    assert result["unattributed_gib"] == 35.137
     (finding,) = result["findings"]
     assert finding["id"] == "MEMORY.LEAKED"
     assert advice in finding["remedy"]
@@ -231,7 +231,7 @@ def test_case_035_orphan_is_found_by_its_title_although_its_parent_is_a_shell(ho
     result = check(utilization=0.8)
     (holder,) = result["holders"]
     assert (holder["pid"], holder["process"], holder["orphan"]) == (22001, "VLLM::EngineCore", True)
-    assert holder["used_gib"] == 101.83
+    assert holder["used_gib"] == 101.833
     assert holder["systemd_unit"] == ""
     assert finding_ids(result) == ["MEMORY.DOES_NOT_FIT", "MEMORY.ORPHAN_ENGINE"]
     assert "kill 22001" in result["findings"][1]["remedy"]
@@ -263,8 +263,8 @@ def test_case_037_memory_without_a_process_is_not_free_and_no_leak(host, check, 
     host.gpus(table=case_text("037", "nvidia-smi.txt"), unknown_fields=["compute_cap"])
     result = check(required_gib=40)
     assert [(gpu["memory_model"], gpu["total_gib"], gpu["free_gib"]) for gpu in result["gpus"]] == [
-        ("dedicated", 47.99, 2.22),
-        ("dedicated", 47.99, 47.5),
+        ("dedicated", 47.988, 2.22),
+        ("dedicated", 47.988, 47.498),
     ]
     assert result["fits"] is False
     assert result["max_utilization"] == 0.04
@@ -273,7 +273,7 @@ def test_case_037_memory_without_a_process_is_not_free_and_no_leak(host, check, 
         ("MEMORY.HOLDER_INVISIBLE", "GPU 0"),
     ]
     assert "100% busy" in result["findings"][1]["message"]
-    assert result["unattributed_gib"] == 46.26
+    assert result["unattributed_gib"] == 46.259
 
 
 def test_case_038_banner_of_an_image_is_not_read_as_numbers(host, check, case_text):
@@ -326,7 +326,7 @@ def test_h200_has_memory_of_its_own(host, check):
     host.process(417, "python3 train.py", cgroup="0::/system.slice/train.service")
     result = check(utilization=0.9)
     assert result["gpus"][0]["memory_model"] == "dedicated"
-    assert result["gpus"][0]["total_gib"] == 140.4
+    assert result["gpus"][0]["total_gib"] == 140.401
     assert result["fits"] is False
     assert result["max_utilization"] == 0.84
     assert result["holders"][0]["systemd_unit"] == "train.service"
@@ -342,11 +342,11 @@ def test_h200_table_of_a_real_driver(host, check):
     result = check()
     (gpu,) = result["gpus"]
     assert (gpu["name"], gpu["memory_model"], gpu["driver"]) == ("NVIDIA H200", "dedicated", "580.159.04")
-    assert (gpu["total_gib"], gpu["used_gib"], gpu["busy_percent"]) == (140.4, 20.51, 0)
+    assert (gpu["total_gib"], gpu["used_gib"], gpu["busy_percent"]) == (140.401, 20.515, 0)
     assert [(holder["pid"], holder["used_gib"], holder["graphics"]) for holder in result["holders"]] == [
-        (417, 20.51, False)
+        (417, 20.506, False)
     ]
-    assert result["unattributed_gib"] == 0.01
+    assert result["unattributed_gib"] == 0.009
 
 
 def test_process_on_two_gpus_is_one_holder(host, check):
@@ -504,7 +504,7 @@ def test_hanging_nvidia_smi_is_a_finding(host, check):
     assert time.monotonic() - began < 10
     assert finding_ids(result) == ["MEMORY.NVIDIA_SMI_HANGS"]
     assert result["fits"] is None
-    assert result["memory"]["total_gib"] == 121.69
+    assert result["memory"]["total_gib"] == 121.691
 
 
 def test_missing_nvidia_smi_is_a_finding(check):

@@ -74,21 +74,21 @@ def test_results_are_those_of_nvidia_smi_to_the_mib(run_module, proc):
     found = from_nvidia_smi(run_module, proc, H200 / "seen")
     (gpu,) = found["gpus"]
     # The figures of gpus.csv and processes.csv.
-    assert gpu["total_gib"] == round(143771 / MIB_PER_GIB, 2)
-    assert gpu["used_gib"] == round(22765 / MIB_PER_GIB, 2)
-    assert gpu["free_gib"] == round(120392 / MIB_PER_GIB, 2)
+    assert gpu["total_gib"] == round(143771 / MIB_PER_GIB, 3)
+    assert gpu["used_gib"] == round(22765 / MIB_PER_GIB, 3)
+    assert gpu["free_gib"] == round(120392 / MIB_PER_GIB, 3)
     assert [(holder["pid"], holder["used_gib"]) for holder in found["holders"]] == [
-        (414, round(20998 / MIB_PER_GIB, 2)),
-        (415, round(1752 / MIB_PER_GIB, 2)),
+        (414, round(20998 / MIB_PER_GIB, 3)),
+        (415, round(1752 / MIB_PER_GIB, 3)),
     ]
-    assert found["unattributed_gib"] == round((22765 - 20998 - 1752) / MIB_PER_GIB, 2)
+    assert found["unattributed_gib"] == round((22765 - 20998 - 1752) / MIB_PER_GIB, 3)
     assert found["memory"]["shared_gib"] == 2.0
 
 
 def test_memory_of_processes_that_are_hidden_is_not_free(run_module, proc, monkeypatch):
     found = from_nvml(run_module, proc, H200 / "hidden", monkeypatch)
     assert found["holders"] == []
-    assert found["unattributed_gib"] == round(22765 / MIB_PER_GIB, 2)
+    assert found["unattributed_gib"] == round(22765 / MIB_PER_GIB, 3)
     assert "MEMORY.HOLDER_INVISIBLE" in [finding["id"] for finding in found["findings"]]
 
 
@@ -185,7 +185,7 @@ def test_unified_divided_and_several_gpus(run_module, proc, monkeypatch):
     found = run_module(gpu_memory_check, proc_root=str(proc))
     assert found["source"] == "nvml"
     assert [(gpu["memory_model"], gpu["mig"], gpu["total_gib"]) for gpu in found["gpus"]] == [
-        ("unified", False, 125.87),
+        ("unified", False, 125.867),
         ("dedicated", True, 80.0),
     ]
     assert {holder["pid"]: (holder["gpus"], holder["used_gib"], holder["graphics"]) for holder in found["holders"]} == {
@@ -208,5 +208,5 @@ def test_memory_that_the_kernel_keeps(run_module, proc, monkeypatch, kilobytes, 
     (proc / "sys/vm/min_free_kbytes").write_text(f"{kilobytes}\n")
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml)
     result = run_module(gpu_memory_check, proc_root=str(proc))
-    assert result["memory"]["min_free_gib"] == round(kilobytes / 2**20, 2)
+    assert result["memory"]["min_free_gib"] == round(kilobytes / 2**20, 3)
     assert ("MEMORY.MIN_FREE_LARGE" in [finding["id"] for finding in result["findings"]]) is found
