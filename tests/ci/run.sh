@@ -16,9 +16,9 @@ tools() {
         apt-get update -qq
         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3 python3-venv >/dev/null
     fi
-    if ! command -v shellcheck >/dev/null || ! command -v git >/dev/null || ! command -v ssh >/dev/null; then
+    if ! command -v shellcheck >/dev/null || ! command -v git >/dev/null || ! command -v ssh >/dev/null || ! command -v rsync >/dev/null; then
         apt-get update -qq
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq shellcheck git openssh-client >/dev/null
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq shellcheck git openssh-client rsync >/dev/null
     fi
     local wanted
     wanted=$( (cat tests/requirements.txt; python3 --version) | sha256sum | cut -c1-12)
