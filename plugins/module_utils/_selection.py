@@ -91,7 +91,8 @@ def process_title(command: str) -> str:
 def classify(holder: Mapping[str, Any], stop: Selection, keep: Selection, unit_containers: Mapping[str, str]) -> str:
     """Whose is a holder of memory or of a port: V(ours), V(keep), V(stop) or V(unlisted)?
 
-    holder: a holder of gpu_memory_check or a listener of host_survey; torn_down: the planned teardown stops it. unit_containers: container name to the unit that runs it.
+    holder: a holder of gpu_memory_check or a listener of host_survey; torn_down: the planned teardown stops it.
+    unit_containers: container name to the unit that runs it.
     The keep-list wins: what is on it is never stopped, whatever else names it.
     """
     name = str(holder.get("container") or "")
