@@ -98,7 +98,7 @@ def classify(holder: Mapping[str, Any], stop: Selection, keep: Selection, unit_c
     name = str(holder.get("container") or "")
     labels = holder.get("labels") or {}
     units = {str(holder.get("systemd_unit") or ""), unit_containers.get(name, "")} - {""}
-    command = str(holder.get("process") or "")
+    command = str(holder.get("title") or holder.get("process") or "")
     if MANAGED_LABEL in labels or units & set(MANAGED_UNITS):
         return OURS
     if holder.get("torn_down"):
@@ -122,7 +122,7 @@ def _identity(holder: Mapping[str, Any], unit_containers: Mapping[str, str]) -> 
         return "units", unit
     if container:
         return "containers", container
-    return "processes", process_title(str(holder.get("process") or ""))
+    return "processes", str(holder.get("title") or "") or process_title(str(holder.get("process") or ""))
 
 
 def with_container_details(
