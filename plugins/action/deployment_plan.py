@@ -20,6 +20,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._plan import (
     build_plan,
     merged,
 )
+from ansible_collections.dgxspark.serving.plugins.module_utils._restore_lease import LEASE_SECONDS
 
 PRESETS_FOLDER = Path(__file__).resolve().parents[2] / "playbooks" / "presets"
 
@@ -65,6 +66,7 @@ class ActionModule(ActionBase):
             "api_bind",
             "api_port",
             "rollback",
+            "restore_seconds",
             "stop",
             "keep",
         )
@@ -83,6 +85,7 @@ class ActionModule(ActionBase):
             api_bind=str(arguments.get("api_bind") or ""),
             api_port=int(arguments.get("api_port") or 8000),
             rollback=bool(arguments.get("rollback", True)),
+            restore_seconds=int(arguments.get("restore_seconds") or LEASE_SECONDS),
         )
         host_name = variables["inventory_hostname"]
         self._check_forks(len(hosts))

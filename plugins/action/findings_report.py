@@ -188,12 +188,21 @@ class ActionModule(ActionBase):
     def _subject(host: str, entry: Mapping[str, Any]) -> str:
         return host if entry["subject"] in ("host", host) else f"{host} {entry['subject']}"
 
+    @staticmethod
+    def _torn_down(entry: Mapping[str, Any], survey: Mapping[str, Any]) -> bool:
+        """Whether the teardown that the host has planned stops this holder, by whatever way it found to it."""
+        planned = survey.get("teardown") or {}
+        names = {f"container {entry.get('container')}", f"unit {entry.get('systemd_unit')}"}
+        return bool(names & set(planned.get("stop") or ())) or entry.get("pid") in (planned.get("processes") or ())
+
     def _holder_findings(self, host: str, results: Mapping[str, Any]) -> list[Finding]:
         arguments = self._task.args
         survey: Mapping[str, Any] = next((r["survey"] for r in results.values() if r and "survey" in r), {})
         checked: Mapping[str, Any] = next((r for r in results.values() if r and "holders" in r), {})
         holders = with_container_details(checked.get("holders") or [], survey.get("containers") or [])
-        listeners = list(survey.get("listeners") or [])
+        listeners = [dict(entry) for entry in survey.get("listeners") or []]
+        for entry in (*holders, *listeners):
+            entry["torn_down"] = self._torn_down(entry, survey)
         unknown: list[dict[str, Any]] = []
         findings: list[Finding] = []
         if survey.get("unseen"):

@@ -23,7 +23,10 @@ PICKED_BY_KERNEL = 50999
 
 @dataclass(frozen=True)
 class Needs:
-    """C(ports): must be free or held by what makes room; C(paths): name to path whose disk is measured; C(needed_gib): by name."""
+    """C(ports): must be free or held by what makes room; C(paths): name to path whose disk is measured; C(needed_gib): by name.
+
+    C(stop), C(keep): the user's lists of a planned teardown; C(stop) is None where none is planned.
+    """
 
     ports: tuple[int, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict)
@@ -31,6 +34,9 @@ class Needs:
     units: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
     probe: Probe | None = None
+    stop: Mapping[str, Sequence[str]] | None = None
+    keep: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    end_orphans: bool = False
 
 
 def _span(bounds: Sequence[int]) -> range:
@@ -75,5 +81,8 @@ def needs_of(plan: Mapping[str, Any]) -> Needs:
         needed_gib={"model": round(float(plan["model"]["weights_gb"]) * GB / GIB, 3)},
         units=(*plan["stop"]["units"], *plan["keep"]["units"], *MANAGED_UNITS),
         images=tuple(str(candidate["image"]) for candidate in plan["candidates"]),
+        stop=plan["stop"],
+        keep=plan["keep"],
+        end_orphans=plan["unlisted_holders"] == "stop",
         probe=Probe(str(own["control_address"]), fabric_ports(plan, own), peers) if peers else None,
     )

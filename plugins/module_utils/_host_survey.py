@@ -28,12 +28,16 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._host_needs impor
 from ansible_collections.dgxspark.serving.plugins.module_utils._listeners import listeners
 from ansible_collections.dgxspark.serving.plugins.module_utils._port_probe import run_probe
 from ansible_collections.dgxspark.serving.plugins.module_utils._process_owner import process_owner
-from ansible_collections.dgxspark.serving.plugins.module_utils._selection import container_of_unit
+from ansible_collections.dgxspark.serving.plugins.module_utils._restore_state import judge_restore_state
+from ansible_collections.dgxspark.serving.plugins.module_utils._selection import Selection
+from ansible_collections.dgxspark.serving.plugins.module_utils._teardown import missing_findings, plan_teardown
+from ansible_collections.dgxspark.serving.plugins.module_utils._unit_owners import unit_of_container
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import (
     CommandRunner,
     Container,
     WorkloadError,
     containers,
+    loaded_services,
     run_command,
     units,
 )
@@ -178,17 +182,34 @@ def _workloads(subject: str, unit_names: Sequence[str], run: CommandRunner, surv
             found = containers(run)
         wanted = list(dict.fromkeys((*unit_names, *kernel.MEMORY_KILLERS)))
         looked_at = [unit for unit in units(wanted, run) if unit.exists]
+        survey.facts["unit_containers"] = unit_of_container([*loaded_services(run), *looked_at], found)
     except WorkloadError as error:
         survey.findings.append(
             Finding("HOST.WORKLOADS_UNKNOWN", ERROR, subject, str(error), "See the log of the service named above.")
         )
     survey.facts["containers"] = [item.as_dict() for item in found]
     survey.facts["units"] = [unit.as_dict() for unit in looked_at]
-    survey.facts["unit_containers"] = {
-        container_of_unit(unit.start_command): unit.name for unit in looked_at if container_of_unit(unit.start_command)
-    }
+    survey.facts.setdefault("unit_containers", {})
     survey.findings += kernel.judge_killers(subject, survey.facts["units"])
     return found
+
+
+def _teardown(needs: Needs, run: CommandRunner, proc_root: str, survey: Survey) -> None:
+    """What gate 5 will stop and keep; its refusals are errors already here."""
+    if needs.stop is None or not survey.facts["docker"]:
+        return
+    try:
+        lists = Selection.parse(needs.stop), Selection.parse(needs.keep)
+        teardown = plan_teardown(*lists, (), needs.end_orphans, run, proc_root)
+    except WorkloadError:
+        return  # Said by _workloads.
+    survey.facts["teardown"] = {
+        "stop": teardown.names,
+        "keep": list(teardown.kept),
+        "missing": list(teardown.missing),
+        "processes": [process.pid for process in teardown.processes],
+    }
+    survey.findings += [*teardown.findings, *missing_findings(teardown)]
 
 
 def _disks(subject: str, needs: Needs, survey: Survey) -> None:
@@ -243,6 +264,9 @@ def survey_host(
     _system(subject, library_folder, proc_root, survey)
     _docker(subject, run, survey)
     found = _workloads(subject, needs.units, run, survey)
+    _teardown(needs, run, proc_root, survey)
+    if os.geteuid() == 0:
+        survey.findings += judge_restore_state(subject)
     survey.facts["images"] = disks.local_images(needs.images, run) if survey.facts["docker"] else {}
     survey.facts["listeners"] = _listening(needs.ports, found, proc_root)
     _disks(subject, needs, survey)

@@ -14,6 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
+from ansible_collections.dgxspark.serving.plugins.module_utils._restore_lease import (
+    LEASE_SECONDS,
+    SHORTEST_LEASE_SECONDS,
+)
 
 GIB = 1024**3
 GB = 1000**3
@@ -79,6 +83,7 @@ class PlanOptions:
     api_bind: str = ""
     api_port: int = 8000
     rollback: bool = True
+    restore_seconds: int = LEASE_SECONDS
     stop: Mapping[str, Sequence[str]] = field(default_factory=dict)
     keep: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -299,6 +304,17 @@ def check_options(preset: Mapping[str, Any], options: PlanOptions) -> list[Findi
                 "Give spark_candidates: a list of {image: ...}, best first.",
             )
         )
+    if options.restore_seconds < SHORTEST_LEASE_SECONDS:
+        findings.append(
+            Finding(
+                "PLAN.RESTORE_SECONDS",
+                ERROR,
+                "spark_restore_seconds",
+                f"spark_restore_seconds is {options.restore_seconds}; it must be {SHORTEST_LEASE_SECONDS} or more: a shorter silence of a "
+                "healthy run is usual.",
+                f"Leave it out ({LEASE_SECONDS}), or turn the way back off with spark_rollback: false.",
+            )
+        )
     return findings
 
 
@@ -400,5 +416,7 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
         "keep": {kind: list(options.keep.get(kind) or ()) for kind in SELECTION_KEYS},
         "unlisted_holders": options.unlisted_holders,
         "rollback": options.rollback,
+        # 0: the host's own timer is not armed.
+        "restore_seconds": options.restore_seconds if options.rollback else 0,
         "findings": [finding.as_dict() for finding in findings],
     }

@@ -56,6 +56,14 @@ options:
   health_url:
     description: Address that answers 200 when the API is up.
     type: str
+  restore_seconds:
+    description: Each look keeps the host from restoring itself for so long. V(0) gives no sign.
+    type: int
+    default: 0
+  next_seconds:
+    description: How much longer the last look is good, for the gate that follows.
+    type: int
+    default: 0
   progress_seconds:
     description: Seconds without a sign of progress.
     type: float

@@ -100,6 +100,11 @@ survey:
       type: dict
       returned: always
     containers: {description: All containers with id and start time., type: list, elements: dict, returned: always}
+    teardown:
+      description: What gate 5 would stop (C(stop), C(processes) with pids) and keep (C(keep)), and what of the list is not here
+        (C(missing)).
+      type: dict
+      returned: with O(plan), if Docker answers
     units: {description: The units asked for that exist., type: list, elements: dict, returned: always}
     unit_containers:
       description: Name of a container to the unit whose ExecStart runs it.

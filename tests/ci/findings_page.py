@@ -26,6 +26,7 @@ AREAS = {
     "REGISTRY": "What the engine in an image knows (gate 3, `registry_probe`)",
     "REMOTE": "A registry of images (`registry_probe` with source remote)",
     "REQUIRE": "Versions in an image (gate 3, `registry_probe`)",
+    "TEARDOWN": "The two lists and what runs on a host (gates 2 and 5, `host_survey`, `service_teardown`)",
 }
 HEAD = """# Findings
 

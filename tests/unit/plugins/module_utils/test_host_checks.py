@@ -237,6 +237,7 @@ def plan(role: str) -> dict[str, object]:
         "api": {"port": 8000},
         "model": {"folder": "/srv/models/m", "weights_gb": 122},
         "candidates": [{"image": "vllm-node:1"}],
+        "unlisted_holders": "fail",
         "stop": {"units": ["old.service"]},
         "keep": {"units": []},
     }
