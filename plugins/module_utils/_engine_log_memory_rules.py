@@ -20,12 +20,6 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log impor
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log_rule import GENERIC, KILLER, ROOT, Rule
 
-# The line that the memory guard writes; _memguard makes it with this text and the rule below reads it.
-GUARD_LINE = (
-    "dgxspark-memguard: killed {victim} (role {role}): MemAvailable {available_mib} MiB is below the floor of {floor_mib} MiB "
-    "({readings} readings)"
-)
-
 # Names under which an engine, Ray or their compilers run; others may be killed without harm to the service.
 _ENGINE_PROCESS = (
     r"(?P<process>VLLM\S*|vllm\S*|python\S*|ray\S*|raylet|gcs_server|sglang\S*|EngineCore\S*|pt_main_thread|cicc|ptxas|ninja|nvcc|"
@@ -144,6 +138,7 @@ MEMORY_RULES = (
 )
 
 KILLER_RULES = (
+    # The line is made by _memguard.
     Rule(
         "ENGINE.KILLED_BY_MEMGUARD",
         KILLER,
