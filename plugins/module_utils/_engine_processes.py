@@ -56,11 +56,11 @@ def is_engine_process(process: ProcessOwner) -> bool:
     return bool(_ENGINE_TITLE.match(process.command))
 
 
-def _has_lost_its_server(process: ProcessOwner, all_processes: Processes) -> bool:
-    """Whether the first ancestor without an engine's title is nobody's server."""
+def has_lost_its_server(process: ProcessOwner, find: Callable[[int], ProcessOwner | None]) -> bool:
+    """Whether the first ancestor of an engine's process that has no engine's title is nobody's server. find: process by pid."""
     seen = process
     while True:
-        parent = all_processes.get(seen.parent_pid)
+        parent = find(seen.parent_pid)
         if parent is None or parent.pid == 1 or parent.name in _ADOPTERS or parent.name.startswith("containerd-shim"):
             return True
         if not is_engine_process(parent):
@@ -78,7 +78,7 @@ def orphans(
         if is_engine_process(process)
         and process.container_id not in alive_containers
         and process.systemd_unit not in running_units
-        and _has_lost_its_server(process, all_processes)
+        and has_lost_its_server(process, all_processes.get)
     ]
 
 

@@ -91,13 +91,14 @@ def process_title(command: str) -> str:
 def classify(holder: Mapping[str, Any], stop: Selection, keep: Selection, unit_containers: Mapping[str, str]) -> str:
     """Whose is a holder of memory or of a port: V(ours), V(keep), V(stop) or V(unlisted)?
 
-    holder: a holder of gpu_memory_check or a listener of host_survey; torn_down: the planned teardown stops it. unit_containers: container name to the unit that runs it.
+    holder: a holder of gpu_memory_check or a listener of host_survey; torn_down: the planned teardown stops it.
+    unit_containers: container name to the unit that runs it.
     The keep-list wins: what is on it is never stopped, whatever else names it.
     """
     name = str(holder.get("container") or "")
     labels = holder.get("labels") or {}
     units = {str(holder.get("systemd_unit") or ""), unit_containers.get(name, "")} - {""}
-    command = str(holder.get("process") or "")
+    command = str(holder.get("title") or holder.get("process") or "")
     if MANAGED_LABEL in labels or units & set(MANAGED_UNITS):
         return OURS
     if holder.get("torn_down"):
@@ -121,7 +122,7 @@ def _identity(holder: Mapping[str, Any], unit_containers: Mapping[str, str]) -> 
         return "units", unit
     if container:
         return "containers", container
-    return "processes", process_title(str(holder.get("process") or ""))
+    return "processes", str(holder.get("title") or "") or process_title(str(holder.get("process") or ""))
 
 
 def with_container_details(

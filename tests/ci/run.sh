@@ -149,6 +149,10 @@ full() {
     registry)
         registry
         ;;
+    rollback)
+        lab_up
+        e2e test_50_rollback.py
+        ;;
     preflight)
         lab_up
         e2e test_40_preflight.py
@@ -156,7 +160,7 @@ full() {
         python tests/bench/preflight.py
         ;;
     *)
-        echo "make test-full PART=...: gates, molecule, preflight, registry" >&2
+        echo "make test-full PART=...: gates, molecule, preflight, registry, rollback" >&2
         exit 2
         ;;
     esac

@@ -40,7 +40,7 @@ UNIT_CONTAINERS = {"glm": "vllm-cluster.service"}
         # An interpreter is nobody: its script is named.
         ({"process": "python3 /opt/train.py --epochs 3"}, "stop"),
         ({"process": "/usr/bin/python3.12 -m train.py"}, "stop"),
-        ({"process": "python3 -u -X dev /opt/train.py"}, "unlisted"),
+        ({"process": "python3 -u -X dev /opt/train.py"}, "stop"),
         ({"process": "less train.py"}, "unlisted"),
         ({"container": "reranker-2"}, "unlisted"),
         # An empty name is no name.
