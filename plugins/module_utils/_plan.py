@@ -84,6 +84,7 @@ class PlanOptions:
     api_port: int = 8000
     rollback: bool = True
     restore_seconds: int = LEASE_SECONDS
+    firewall: bool = True
     stop: Mapping[str, Sequence[str]] = field(default_factory=dict)
     keep: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -409,6 +410,7 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
             "ray_agents": list(RAY_AGENT_PORTS),
             "staging": dict(STAGING_PORTS),
         },
+        "firewall": options.firewall,
         "acceptance": dict(preset["acceptance"]),
         "expected": dict(preset.get("expected") or {}),
         "timeouts": dict(preset["timeouts"]),

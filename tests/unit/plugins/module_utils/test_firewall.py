@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import closed_ports, ruleset
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_firewall import parse_nftables
 
 PORTS = {
     "ray": 6379,
@@ -151,3 +152,9 @@ def test_what_really_passes(tmp_path):
         f"10.9.0.11 {every}",
         f"127.0.0.1 {every}",
     ]
+
+
+def test_preflight_does_not_take_our_table_for_an_obstacle():
+    foreign = "table inet filter {\n  chain input {\n    type filter hook input priority filter;\n    tcp dport 1-65535 drop\n  }\n}\n"
+    assert parse_nftables(ruleset(plan())) == []
+    assert parse_nftables(ruleset(plan()) + foreign) == ["inet filter input: tcp dport 1-65535 drop"]
