@@ -258,7 +258,8 @@ def describe(state: State) -> str:
 
 
 def _say(line: str) -> None:
-    print(f"{PROGRAM}: {line}", flush=True)
+    sys.stdout.write(f"{PROGRAM}: {line}\n")
+    sys.stdout.flush()
 
 
 def read_key(path: str) -> str:
@@ -306,7 +307,3 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--failures", type=int, default=FAILURES)
     parser.add_argument("--start-seconds", type=float, default=START_SECONDS)
     return EXIT_CODES[look(parser.parse_args(list(argv))).state]
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -26,6 +26,8 @@ USUAL_BATCHED_TOKENS = 8192
 # Names that one message shows.
 _SHOWN_NAMES = 6
 _ADDRESS = r"\d+\.\d+\.\d+\.\d+"
+# SIGKILL as Python and as shells report it.
+_KILLED_CODES = (-9, 137)
 _GIB = {"KiB": 1 / 1024**2, "MiB": 1 / 1024, "GiB": 1.0}
 
 
@@ -135,6 +137,10 @@ def _batch(told: Told, event: Event, facts: Facts, known: Mapping[str, Any]) -> 
 
 def _argument(told: Told, event: Event, facts: Facts, known: Mapping[str, Any]) -> None:
     _rename(told, "complaint_text", "parser_text")
+
+
+def _crash(told: Told, event: Event, facts: Facts, known: Mapping[str, Any]) -> None:
+    _rename(told, "complaint_text", "signal_text", "native_text")
 
 
 def _kernel(told: Told, event: Event, facts: Facts, known: Mapping[str, Any]) -> None:
@@ -333,7 +339,10 @@ def _died(told: Told, event: Event, facts: Facts, known: Mapping[str, Any]) -> N
     if told.rank is None:
         proc = re.search(r"(\d+)$", str(told.numbers.get("proc_text") or ""))
         told.rank = int(proc[1]) if proc else None
-    _rename(told, "exit_code", "scheduler_exit_code")
+    code = _rename(told, "exit_code", "scheduler_exit_code")
+    ending = str(told.numbers.get("exit_text") or "")
+    if code in _KILLED_CODES or "9/KILL" in ending or "status=137" in ending:
+        told.message += " It got SIGKILL: the host's journal says from whom, most often for memory."
     if facts.exit_status is not None:
         told.numbers["exec_main_status"] = facts.exit_status
     if facts.unit_restarts is not None:
@@ -345,6 +354,7 @@ _DETAILS: Mapping[str, Callable[[Told, Event, Facts, Mapping[str, Any]], None]] 
     "ENGINE.MODEL_TYPE_UNKNOWN": _model_type,
     "ENGINE.BATCH_TOO_SMALL": _batch,
     "ENGINE.ARGUMENT_REFUSED": _argument,
+    "ENGINE.CRASHED": _crash,
     "ENGINE.NO_KERNEL": _kernel,
     "ENGINE.BROKEN_IMPORT": _broken_import,
     "ENGINE.MODEL_MISSING": _model_missing,

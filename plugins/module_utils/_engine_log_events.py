@@ -27,10 +27,13 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log impor
     PROFILE,
     READY,
     SERVE,
+    START,
     STOPPED,
     LogLine,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log_rule import (
+    DEAD,
+    DEATH,
     DEATHS,
     KILLER,
     NO_LINE,
@@ -56,6 +59,7 @@ UNKNOWN_RULE = Rule(
     rank_rules.UNKNOWN_REMEDY,
     certain=False,
 )
+FIRST_ERROR_RULE = replace(UNKNOWN_RULE, weight=DEATH)
 HANG_RULE = Rule(
     "ENGINE.HANG",
     UNKNOWN_TRACEBACK,
@@ -93,6 +97,7 @@ _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<nam
 _EXCEPTION_NAME = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failed|Timeout|Mismatch|Interrupt|Exit)\b"
 )
+_OF_A_REQUEST = re.compile(r"Exception in ASGI application")
 # Functions and code of a traceback that show what the process was doing, the most telling first.
 _PHASE_FRAMES: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
@@ -175,10 +180,35 @@ def read_story(lines: Sequence[LogLine], back: int = 0) -> Story:
     ready = next((line for line in reversed(current) if READY.search(line.text)), None)
     if any(_HAD_STARTED.search(line.text) for line in current):
         events = [replace(event, phase=SERVE) if _without_phase(event) else event for event in events]
+    events = [_placed(event, current) for event in [*events, *_complaints(events, current)]]
     standing = _still_standing(events, current, ready)
     marked = [line for line in current if any(mark.search(line.text) for _phase, mark in PHASE_MARKS)]
     starts = max((line.start for line in lines), default=0)
     return Story(tuple(standing), ready, marked[-1] if marked else None, starts)
+
+
+def _complaints(events: Sequence[Event], lines: Sequence[LogLine]) -> list[Event]:
+    """For a death of which neither a rule nor a traceback tells more: the first line that is logged as an error."""
+    known = {(event.line.log, event.line.number) for event in events}
+    told = any(event.rule.weight < DEAD for event in events)
+    if told or not any(event.rule.weight == DEAD for event in events):
+        return []
+    for line in lines:
+        new = (line.log, line.number) not in known and line.text.strip() and not line.text.startswith(" ")
+        secondary = rank_rules.SECONDARY.search(line.text) or _TRACEBACK.search(line.text)
+        if line.level in ("ERROR", "CRITICAL") and new and not secondary:
+            numbers = {"exception_text": line.text.strip()[:300], "frame_text": ""}
+            return [Event(FIRST_ERROR_RULE, line, numbers, line.phase or CONFIG, line.text)]
+    return []
+
+
+def _placed(event: Event, lines: Sequence[LogLine]) -> Event:
+    """Logs of the host do not say how far the engine was: its own log does."""
+    if event.rule.phase or event.line.phase or event.phase != CONFIG:
+        return event
+    others = [line for line in lines if line.log != event.line.log and line.phase and not later(line, event.line)]
+    furthest = max(others, key=lambda line: _order(line.phase), default=None)
+    return replace(event, phase=furthest.phase) if furthest else event
 
 
 def _without_phase(event: Event) -> bool:
@@ -238,11 +268,16 @@ def _phase_at(line: LogLine, above: Sequence[str]) -> str:
 def _unknown(around: Sequence[LogLine], index: int) -> Event | None:
     """The exception at the end of the traceback that begins here, unless it only reports another one."""
     frame = ""
+    if index and _OF_A_REQUEST.search(around[index - 1].text):
+        return None
     for line in around[index + 1 : index + _LINES_ABOVE]:
         found = _FRAME.search(line.text)
         if found:
             frame = f"{found['file'].rsplit('/', 1)[-1]}:{found['line']}"
         elif _EXCEPTION_NAME.match(line.text.strip()) and not line.text.startswith(" "):
+            if "RayTaskError" in line.text:
+                # The failure of another rank follows, without a heading of its own.
+                continue
             if rank_rules.SECONDARY.search(line.text) or line.level in ("DEBUG", "INFO", "WARNING"):
                 return None
             numbers = {"exception_text": line.text.strip()[:300], "frame_text": f" (at {frame})" if frame else ""}
@@ -263,11 +298,14 @@ def later(one: LogLine, other: LogLine) -> bool | None:
 def _still_standing(events: Sequence[Event], lines: Sequence[LogLine], ready: LogLine | None) -> list[Event]:
     stops = [line for line in lines if STOPPED.search(line.text)]
     standing = [event for event in events if not _ended_on_purpose(event, stops)]
-    standing = [event for event in standing if not _overcome(event, lines)]
+    standing = [event for event in standing if not _overcome(event, lines) and not _before(event, lines)]
     if ready is None:
         return standing
     after: list[Event] = []
     for event in standing:
+        if event.rule is UNKNOWN_RULE and event.line.process == "APIServer":
+            # A request that failed; what ends an engine fails in the engine's core or in a rank.
+            continue
         order = later(event.line, ready)
         if order or (order is None and event.rule.weight == KILLER):
             after.append(event)
@@ -284,6 +322,13 @@ _FATAL_AFTER_READY = ("ENGINE.PORT_IN_USE", "ENGINE.OOM_LOAD")
 
 def _fatal(event: Event) -> bool:
     return event.rule.weight in (*DEATHS, KILLER) or event.rule.id in _FATAL_AFTER_READY
+
+
+def _before(event: Event, lines: Sequence[LogLine]) -> bool:
+    """What the host killed before this start is another story."""
+    return event.rule.weight == KILLER and any(
+        line.log != event.line.log and START.search(line.text) and later(line, event.line) for line in lines
+    )
 
 
 def _ended_on_purpose(event: Event, stops: Sequence[LogLine]) -> bool:

@@ -18,7 +18,13 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log impor
     PROFILE,
     SERVE,
 )
-from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log_rule import GENERIC, KILLER, ROOT, Rule
+from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log_rule import (
+    FALLBACK,
+    GENERIC,
+    KILLER,
+    ROOT,
+    Rule,
+)
 
 # Names under which an engine, Ray or their compilers run; others may be killed without harm to the service.
 _ENGINE_PROCESS = (
@@ -57,9 +63,12 @@ OOM_RULE = Rule(
     ROOT,
     re.compile(
         r"(?:OutOfMemoryError: )?(?:CUDA|HIP) out of memory(?:\. Tried to allocate (?P<tried>[\d.]+) (?P<tried_unit>[KMG]iB))?|"
-        r"CUDA error: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|Cuda failure(?: \d+)? 'out of memory'|"
+        r"(?:CUDA|cuda|Cuda|HIP|GPU|gpu|[Dd]river|[Dd]evice|cu[A-Z]\w+|nvml|NVML|[Aa]llocator)\b[^.;\n]{0,60}[Oo]ut[ -]of[ -]memory|"
+        r"[Oo]ut of (?:GPU|device|CUDA|memory (?:on|while|during|when))|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|"
+        r"CUBLAS_STATUS_ALLOC_FAILED|(?:[Nn]ot enough|[Ii]nsufficient) (?:GPU|device|CUDA) memory|"
+        r"[Ff]ailed to allocate (?:device |GPU |CUDA |pinned )?(?:memory|[\d.]+ ?(?:bytes|[KMG]i?B))|"
         r"Failed to load model - not enough GPU memory|"
-        r"DefaultCPUAllocator: (?:can't|not enough) (?:allocate )?memory|NV_ERR_NO_MEMORY|^MemoryError\b|std::bad_alloc|"
+        r"DefaultCPUAllocator: (?:can't|not enough) (?:allocate )?memory|^MemoryError\b|std::bad_alloc|"
         r"OSError: \[Errno 12\] Cannot allocate memory|"
         r"nvcc error *: '\w+' died due to signal 9"
     ),
@@ -200,4 +209,16 @@ KILLER_RULES = (
     ),
 )
 
-RULES = (*MEMORY_RULES, *KILLER_RULES)
+DRIVER_RULES = (
+    Rule(
+        "ENGINE.DRIVER_OUT_OF_MEMORY",
+        FALLBACK,
+        re.compile(r"NV_ERR_NO_MEMORY|NVRM: .*(?:Out of memory|Cannot allocate)"),
+        "The driver got no memory{where} in phase {phase}, and the engine failed.",
+        "Lower the utilization. On unified memory the driver runs out while MemAvailable still looks good.",
+        any_level=True,
+        certain=False,
+    ),
+)
+
+RULES = (*MEMORY_RULES, *KILLER_RULES, *DRIVER_RULES)

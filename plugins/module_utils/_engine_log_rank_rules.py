@@ -68,11 +68,22 @@ RAY_RULES = (
         any_level=True,
     ),
     Rule(
+        "ENGINE.RAY_WRONG_ADDRESS",
+        ROOT,
+        re.compile(
+            r"No node info found matching|Can't find a `?node_ip_address|no raylet .*(?:found|running) (?:on|at) this node"
+        ),
+        "The engine finds no Ray node of its own host: Ray runs under another address there, or not at all.",
+        "Set VLLM_HOST_IP and ray start --node-ip-address to the same address, the host's fabric address, on each host.",
+        phase=JOIN,
+    ),
+    Rule(
         "ENGINE.RAY_GPUS_MISSING",
         ROOT,
         re.compile(
             r"Cannot provide a placement group|No available node types can fulfill resource request \{'GPU': [\d.]+\}|"
-            r"number of required GPUs exceeds the total number of available GPUs"
+            r"number of required GPUs exceeds the total number of available GPUs|"
+            r"Current node has no GPU available"
         ),
         "Ray has not enough GPUs for all ranks{gpus_text}: a worker has not joined, or another Ray was started on this host.",
         "Look at ray start on the worker: its log, the head's address, the firewall. Then start the engine again. The tensor parallel "
@@ -100,7 +111,7 @@ RAY_RULES = (
             r"(?:Failed|Unable|unable|failed) to connect to GCS(?: at address (?P<address_text>[\d.]+:\d+))?|"
             r"Could not find any running Ray instance|Timed out while waiting for the GCS|GCS server (?:is dead|did not)|"
             r"(?:Failed to get|cannot get) cluster ID from GCS|Ray runtime .* can(?:no|')t? connect to (?P<head_text>[\d.]+:\d+)|"
-            r"Can't find a `?node_ip_address\.json|rpc_client.*(?P<rpc_text>[\d.]+:6379).*(?:UNAVAILABLE|failed to connect)"
+            r"rpc_client.*(?P<rpc_text>[\d.]+:6379).*(?:UNAVAILABLE|failed to connect)"
         ),
         "Ray{where} cannot reach the head{address}.",
         "See that dgxspark-ray runs on the head, that the address is the head's fabric address, and that no firewall is between.",
@@ -155,6 +166,7 @@ RANK_RULES = (
             r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=\d+, OpType=(?P<operation>\w+).*?Timeout\(ms\)=(?P<timeout_ms>\d+)|"
             r"(?:RPC call to (?P<call>\w+) timed out|Watchdog caught collective operation timeout)|"
             r"(?:Some NCCL operations have failed or timed out)|[Ww]atchdog (?:thread )?(?:timeout|timed out)|"
+            r"could finish the model loading, but there are other ranks that|"
             r"(?:Timed out|timed out) waiting (?:\d+ms )?for (?:recv|send) operation|execute_model timed out"
         ),
         "The ranks waited for each other without an end{call_text}: one hangs.",
@@ -205,9 +217,9 @@ DEATH_RULES = (
         "ENGINE.RANK_DIED",
         DEATH,
         re.compile(
-            r"rank=\[(?P<rank>\d+)\] died unexpectedly|Worker proc \D*(?P<worker_rank>\d+)? ?(?:died unexpectedly)|"
+            r"rank=\[(?P<rank>\d+)\] died unexpectedly|"
             r"Worker proc (?P<proc_text>\S+) died unexpectedly(?: \(exit code: (?P<exit_code>-?\d+)\))?|"
-            r"Rank (?P<scheduler_rank>\d+) scheduler died(?: \(exit code: (?P<scheduler_exit_code>-?\d+)\))?|"
+            r"Rank (?P<scheduler_rank>\d+) scheduler (?:died|is dead)(?: \(exit code: (?P<scheduler_exit_code>-?\d+)\))?|"
             r"Connection closed by peer \[(?P<peer_text>[\d.]+)\]|ActorDiedError|The actor died unexpectedly|"
             r"WorkerProc initialization failed|Worker (?:exited unexpectedly|unexpectedly exits)|"
             r"A worker died or was killed while executing|Connection reset by peer"
@@ -220,7 +232,8 @@ DEATH_RULES = (
         "ENGINE.DIED",
         DEAD,
         re.compile(
-            r"EngineDeadError|EngineCore encountered a fatal error|EngineCore failed to start|Engine core initialization failed|"
+            r"EngineDeadError|EngineCore encountered a fatal error|EngineCore failed to start|EngineCore hit an exception|"
+            r"Engine core initialization failed|"
             r"Engine core proc \S+ died|Engine process failed to start|Engine loop has died|Received sigquit from a child process|"
             r"Scheduler hit an exception|WorkerProc failed|"
             r"Main process exited, code=(?P<exit_text>(?:exited|killed|dumped), status=(?!0/)\S+)|Failed with result '(?P<result>[\w-]+)'"

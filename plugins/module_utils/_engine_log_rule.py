@@ -93,8 +93,8 @@ def _number(name: str, value: str) -> Any:
     plain = value.replace(",", "")
     if name.endswith("_text"):
         return value
-    if re.fullmatch(r"\d+", plain):
+    if re.fullmatch(r"-?\d+", plain):
         return float(plain) if name.endswith(("_gib", "_gb", "utilization")) else int(plain)
-    if re.fullmatch(r"\d+\.\d+", plain):
+    if re.fullmatch(r"-?\d+\.\d+", plain):
         return float(plain)
     return value

@@ -288,6 +288,17 @@ IMAGE_RULES = (
         next_candidate=True,
     ),
     Rule(
+        "ENGINE.CRASHED",
+        GENERIC,
+        re.compile(
+            r"Fatal Python error: (?P<complaint_text>.*)|(?P<signal_text>Segmentation fault|SIGSEGV|SIGABRT|SIGBUS|SIGILL|Bus error|"
+            r"Illegal instruction|core dumped)|(?P<native_text>terminate called after throwing an instance of .*)"
+        ),
+        "A process of the engine{where} crashed in phase {phase}: {complaint_text}.",
+        "Use another image: code of this one does not run on this host. What stands above may say more.",
+        next_candidate=True,
+    ),
+    Rule(
         "ENGINE.BROKEN_IMPORT",
         GENERIC,
         re.compile(

@@ -259,7 +259,12 @@ _STEPS: Mapping[str, Sequence[tuple[str, Any]]] = {
 }
 # A process that was killed for memory failed like one that ran out of it in the same phase. While weights are loaded no setting
 # helps: then the memory is held by something else, or the model does not fit.
-_KILLED = ("ENGINE.KILLED_BY_MEMGUARD", "ENGINE.KILLED_BY_KERNEL", "ENGINE.KILLED_BY_EARLYOOM")
+_KILLED = (
+    "ENGINE.KILLED_BY_MEMGUARD",
+    "ENGINE.KILLED_BY_KERNEL",
+    "ENGINE.KILLED_BY_EARLYOOM",
+    "ENGINE.DRIVER_OUT_OF_MEMORY",
+)
 _KILLED_IN_PHASE = {
     "profile": "ENGINE.OOM_PROFILE",
     "kv_cache": "ENGINE.OOM_KV_CACHE",

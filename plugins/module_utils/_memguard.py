@@ -303,7 +303,8 @@ def lock_memory() -> bool:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def _keep_refreshing(guard: Guard, ended: threading.Event) -> None:
@@ -351,7 +352,3 @@ def main(argv: Sequence[str]) -> int:
     _say(f"{PROGRAM}: watching, floor {settings.floor_mib} MiB")
     watch(guard, ended)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -257,6 +257,19 @@ which 310.00 MiB is free.
             "ENGINE.KV_CACHE_TOO_SMALL",
         ),
         ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", "ENGINE.KV_CACHE_TOO_SMALL"),
+        (
+            "ValueError: Current node has no GPU available. current_node_resource={'CPU': 112.0}",
+            "ENGINE.RAY_GPUS_MISSING",
+        ),
+        (
+            "Exception: No node info found matching attributes: {'node_ip_address': '10.0.0.1'}",
+            "ENGINE.RAY_WRONG_ADDRESS",
+        ),
+        ("RuntimeError: CUDA driver error: out of memory", "ENGINE.OOM_LOAD"),
+        ("cuMemCreate failed: CUDA_ERROR_OUT_OF_MEMORY", "ENGINE.OOM_LOAD"),
+        ("[fatal] failed to allocate 2147483648 bytes for the graph pool", "ENGINE.OOM_LOAD"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "ENGINE.OOM_LOAD"),
+        ("Fatal Python error: Segmentation fault", "ENGINE.CRASHED"),
         ("RuntimeError: CUDA error: an illegal memory access was encountered", "ENGINE.GPU_FAULT"),
         ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", "ENGINE.OOM_LOAD"),
     ],
@@ -296,6 +309,39 @@ def test_killers_of_the_host_explain_the_death():
     ):
         cause = cause_of(log, line + "\n", hosts=HOSTS)
         assert (cause.id, cause.rank, cause.host) == (identity, 1, "spark-b")
+
+
+def test_the_hosts_journal_is_of_the_phase_that_the_engine_was_in():
+    guard = (
+        "Jul  2 10:08:59 spark-b dgxspark-memguard[7]: dgxspark-memguard: killed dgxspark-ray (role worker): MemAvailable 3993 MiB is "
+        "below the floor of 4096 MiB (2 readings)\n"
+    )
+    capturing = LOADING + "(EngineCore pid=90) Capturing CUDA graphs (PIECEWISE):  10%| | 1/10 [00:01<00:09]\n"
+    for texts in ([capturing + DEATH, guard], [guard, capturing + DEATH]):
+        diagnosis = diagnose(texts)
+        assert diagnosis.cause is not None
+        assert (diagnosis.cause.id, diagnosis.cause.phase, diagnosis.cause.host) == (
+            "ENGINE.KILLED_BY_MEMGUARD",
+            "graph_capture",
+            "spark-b",
+        )
+        assert diagnosis.rung is not None and diagnosis.rung.changes == {"utilization": 0.77}
+    assert kind(SERVING + DEATH, guard) == ("ENGINE.KILLED_BY_MEMGUARD", "serve")
+
+
+def test_a_kill_before_this_start_is_another_story():
+    def in_journal(text: str, when: str) -> str:
+        return "".join(f"2026-07-02T{when}+0000 spark-a docker[1]: {line}\n" for line in text.splitlines())
+
+    kernel = "2026-07-02T09:00:00+0000 spark-a kernel: Out of memory: Killed process 9 (VLLM::Worker) total-vm:9kB, anon-rss:1kB\n"
+    assert kind(in_journal(LOADING + DEATH, "10:00:00"), kernel)[0] == "ENGINE.RANK_DIED"
+    assert kind(in_journal(LOADING + DEATH, "08:00:00"), kernel)[0] == "ENGINE.KILLED_BY_KERNEL"
+
+
+def test_the_drivers_shortage_explains_a_death_and_is_none_by_itself():
+    driver = "[Mon Sep 14 10:08:00 2026] NVRM: nvAssertOkFailedNoLog: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from x\n"
+    assert kind(LOADING + DEATH, driver) == ("ENGINE.DRIVER_OUT_OF_MEMORY", "load")
+    assert diagnose([LOADING, driver]).cause is None
 
 
 def test_a_killed_browser_is_no_cause():
@@ -379,6 +425,63 @@ WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) 
         True,
     )
     assert diagnosis.cause.numbers["operation"] == "ALLREDUCE"
+
+
+def test_a_failed_request_long_ago_is_not_why_a_rank_died():
+    request = """\
+INFO:     127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 500 Internal Server Error
+ERROR:    Exception in ASGI application
+Traceback (most recent call last):
+  File "/usr/lib/starlette/errors.py", line 186, in __call__
+ValueError: The decoder prompt is too long.
+(APIServer pid=7) Traceback (most recent call last):
+(APIServer pid=7)   File "/usr/lib/starlette/errors.py", line 186, in __call__
+(APIServer pid=7) ValueError: The decoder prompt is too long.
+"""
+    assert kind(SERVING + request + DEATH) == ("ENGINE.RANK_DIED", "serve")
+    core = of_the_worker(
+        TRACE.format(file="m.py", name="execute_model", code="x()") + "IndexError: index 9 is out of bounds"
+    )
+    assert kind(SERVING + request + core + DEATH) == ("ENGINE.UNKNOWN", "serve")
+
+
+def test_a_rank_that_was_killed():
+    log = (
+        LOADING
+        + "(EngineCore pid=90) ERROR 05-02 10:05:00 [multiproc_executor.py:315] Worker proc VllmWorker-1 died unexpectedly \
+(exit code: -9), shutting down executor.\n"
+    )
+    cause = cause_of(log)
+    assert (cause.id, cause.rank, cause.numbers["exit_code"]) == ("ENGINE.RANK_DIED", 1, -9)
+    assert "SIGKILL" in cause.message
+
+
+def test_rays_report_of_another_ranks_failure():
+    log = (
+        LOADING
+        + """\
+(EngineCore pid=90) Traceback (most recent call last):
+(EngineCore pid=90)   File "/usr/lib/vllm/executor/ray.py", line 1, in _run_workers
+(EngineCore pid=90) ray.exceptions.RayTaskError(LookupError): ray::RayWorkerWrapper.execute_method() (pid=94, ip=192.168.100.12)
+(EngineCore pid=90)   File "/usr/lib/vllm/model.py", line 77, in load
+(EngineCore pid=90) LookupError: expert 17 has no rank
+"""
+    )
+    cause = cause_of(log + DEATH)
+    assert cause.id == "ENGINE.UNKNOWN" and "expert 17 has no rank" in cause.evidence and "model.py:77" in cause.message
+
+
+def test_unknown_without_a_traceback_shows_the_first_error():
+    log = (
+        LOADING
+        + """\
+(EngineCore pid=90) ERROR 05-02 10:05:00 [core.py:1] the flux compensator is not calibrated
+(EngineCore pid=90) ERROR 05-02 10:05:00 [core.py:1] EngineCore failed to start.
+"""
+    )
+    cause = cause_of(log)
+    assert (cause.id, cause.phase, cause.confidence) == ("ENGINE.UNKNOWN", "load", "unknown")
+    assert "flux compensator" in cause.evidence
 
 
 # Nothing is wrong
