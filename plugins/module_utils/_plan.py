@@ -85,6 +85,7 @@ class PlanOptions:
     api_port: int = 8000
     rollback: bool = True
     restore_seconds: int = LEASE_SECONDS
+    firewall: bool = True
     stop: Mapping[str, Sequence[str]] = field(default_factory=dict)
     keep: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -411,6 +412,7 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
             "staging": dict(STAGING_PORTS),
             "trial": TRIAL_PORT,
         },
+        "firewall": options.firewall,
         "acceptance": dict(preset["acceptance"]),
         "expected": dict(preset.get("expected") or {}),
         "timeouts": dict(preset["timeouts"]),

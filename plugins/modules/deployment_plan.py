@@ -75,6 +75,10 @@ options:
     description: Seconds without a sign of the run after which a host brings back by itself what ran before.
     type: int
     default: 300
+  firewall:
+    description: Whether the ports of Ray, rendezvous and engine are closed to everything but the hosts' fabric addresses.
+    type: bool
+    default: true
   stop:
     description: The user's stop list.
     type: dict

@@ -15,6 +15,7 @@ PAGE = CHECKOUT / "docs" / "findings.md"
 # What the first part of an id says.
 AREAS = {
     "ACCEPTANCE": "The model's answers (gate 10)",
+    "ENGINE": "Why an engine did not come up (gate 9, `engine_log_check`)",
     "FABRIC": "Rails and the ways between the hosts (gate 2, `nccl_ib_check`)",
     "HOLDER": "Who holds memory and ports, and the two lists (gate 2)",
     "HOST": "A host and what it must have (gates 0 and 2, `host_survey`)",
