@@ -34,6 +34,7 @@ RUN_FILE = "/etc/dgxspark/run.env"
 MANAGED_FILES = (
     "/etc/systemd/system/dgxspark-*.service",
     "/etc/systemd/system/dgxspark-*.timer",
+    "/etc/systemd/system/dgxspark-*.service.d/*.conf",
     "/etc/dgxspark/*",
     "/etc/dgxspark/vllm/*",
     "/var/lib/dgxspark/state/deployment.json",
@@ -130,6 +131,11 @@ def write_file(path: str, content: bytes, mode: int) -> None:
         os.fsync(handle.fileno())
     os.chmod(partial, mode)
     os.replace(partial, path)
+
+
+def accepted_files() -> list[str]:
+    """Drop-ins that an accepted deployment has; a new one must not begin with them."""
+    return sorted(glob.glob("/etc/systemd/system/dgxspark-*.service.d/*.conf"))
 
 
 def managed_files() -> list[str]:

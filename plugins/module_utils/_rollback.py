@@ -68,6 +68,8 @@ def remove_deployment(with_secrets: bool = False, run: CommandRunner = run_comma
     files = managed_files() + [path for path in SECRET_FILES if with_secrets and os.path.isfile(path)]
     for path in files:
         os.unlink(path)
+        if os.path.dirname(path).endswith(".d") and not os.listdir(os.path.dirname(path)):
+            os.rmdir(os.path.dirname(path))
     if files:
         workloads.reload_systemd(run)
     return (
@@ -104,7 +106,7 @@ def _restore_files(point: RestorePoint, run: CommandRunner) -> list[str]:
             os.rmdir(os.path.dirname(path))
         done.append(f"file {path}")
     for path, saved in point.files.items():
-        os.makedirs(os.path.dirname(path), mode=0o750, exist_ok=True)
+        os.makedirs(os.path.dirname(path), mode=0o755 if path.startswith(DROP_IN_FOLDER) else 0o750, exist_ok=True)
         write_file(path, base64.b64decode(saved["content"]), saved["mode"])
         done.append(f"file {path}")
     if done:

@@ -375,7 +375,8 @@ def stop_all(
     sleep(COMES_BACK_SECONDS)
     units, containers = _back(teardown, run)
     if units or containers:
-        suspend(units, run)
+        # Our own come back by our own restart rule, which goes with the teardown; the next deployment must be able to start them.
+        suspend([name for name in units if name not in workloads.MANAGED_UNITS], run)
         workloads.stop_units(units, run)
         workloads.stop_containers([item.id for item in containers], run)
         sleep(COMES_BACK_SECONDS)

@@ -40,7 +40,7 @@ path: {description: Where the program is., returned: always, type: str, sample: 
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.dgxspark.serving.plugins.module_utils import _canary, _memguard
+from ansible_collections.dgxspark.serving.plugins.module_utils import _await_ray, _canary, _memguard
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_program import (
     ProgramError,
     install_program,
@@ -48,7 +48,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._host_program imp
     program_path,
 )
 
-PROGRAMS = {_memguard.PROGRAM: _memguard, _canary.PROGRAM: _canary}
+PROGRAMS = {item.PROGRAM: item for item in (_await_ray, _canary, _memguard)}
 
 
 def is_installed(name: str) -> bool:

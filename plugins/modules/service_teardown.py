@@ -190,6 +190,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._restore_lease im
 from ansible_collections.dgxspark.serving.plugins.module_utils._restore_point import (
     RESTORE_FOLDER,
     RUN_FILE,
+    accepted_files,
     record,
     record_path,
     write_file,
@@ -245,9 +246,11 @@ def _carry_out(module: AnsibleModule, teardown: Teardown) -> str:
         install_program(PROGRAM, _restore_program)
         arm(options["run"], options["restore_seconds"], options["restore_folder"])
     left = stop_all(teardown)
-    if any(unit.name in MANAGED_UNITS for unit in teardown.units) and os.path.exists(RUN_FILE):
-        # The next deployment's containers carry the id of the run that makes them.
-        os.unlink(RUN_FILE)
+    if any(unit.name in MANAGED_UNITS for unit in teardown.units):
+        # The next deployment's containers carry the id of the run that makes them, and restart only when it is accepted.
+        for old in (*accepted_files(), RUN_FILE):
+            if os.path.exists(old):
+                os.unlink(old)
     if left:
         module.fail_json(
             msg=f"Stopped, but running again: {', '.join(left)}. Something on this host starts it: stop that as well (spark_stop).",

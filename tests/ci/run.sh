@@ -153,6 +153,10 @@ full() {
         lab_up
         e2e test_50_rollback.py
         ;;
+    serving)
+        lab_up
+        e2e test_60_serving.py
+        ;;
     preflight)
         lab_up
         e2e test_40_preflight.py
@@ -160,7 +164,7 @@ full() {
         python tests/bench/preflight.py
         ;;
     *)
-        echo "make test-full PART=...: gates, molecule, preflight, registry, rollback" >&2
+        echo "make test-full PART=...: gates, molecule, preflight, registry, rollback, serving" >&2
         exit 2
         ;;
     esac
