@@ -52,7 +52,7 @@ class ActionModule(ActionBase):
                 "progress_seconds",
                 "total_seconds",
             ),
-            *("restore_seconds", "next_seconds"),
+            *("restore_seconds", "next_seconds", "attempt"),
         )
     )
 
@@ -62,6 +62,8 @@ class ActionModule(ActionBase):
             return {"changed": False, "skipped": True, "msg": "Not evaluated in check mode."}
         arguments = self._task.args
         self._what, self._host = str(arguments["what"]), dict(arguments["host"])
+        # Each attempt has messages of its own: the failure of the one before must not end the next.
+        self._topic = f"{self._what}{arguments.get('attempt') or ''}"
         self._log = RunLog(str(arguments["run"]))
         self._peers = [str(host["name"]) for host in arguments["hosts"] if host["name"] != self._host["name"]]
         self._head = next(str(host["name"]) for host in arguments["hosts"] if host["role"] == "head")
@@ -74,7 +76,7 @@ class ActionModule(ActionBase):
             # The next gate looks at one host only: no other sign of the run reaches this one meanwhile.
             self._restore_seconds += int(self._task.args["next_seconds"])
             self._look("", time.time(), task_vars)
-        self._log.say(self._what, self._host["name"], {"state": state, "explanation": explanation})
+        self._log.say(self._topic, self._host["name"], {"state": state, "explanation": explanation})
         result: dict[str, Any] = {
             "changed": False,
             "phases": [{"phase": phase, "at_seconds": at} for phase, at in watch.history],
@@ -164,7 +166,7 @@ class ActionModule(ActionBase):
 
     def _share_progress(self, watch: RankWatch) -> None:
         """A worker is silent while the head compiles, and the other way round: any rank that moves is progress of all."""
-        topic = f"{self._what}-progress"
+        topic = f"{self._topic}-progress"
         self._log.say(topic, self._host["name"], {"at": watch.last_progress})
         for peer in self._peers:
             message = self._log.heard(topic, peer)
@@ -174,7 +176,7 @@ class ActionModule(ActionBase):
     def _peer_verdict(self) -> tuple[str, str] | None:
         """What ends this host's wait because of another: a failed rank, or the head that is ready."""
         for peer in self._peers:
-            message = self._log.heard(self._what, peer)
+            message = self._log.heard(self._topic, peer)
             if message and message["state"] == FAILED:
                 return FAILED, f"ended because of {peer}: {message['explanation']}"
             if message and message["state"] == READY and peer == self._head:

@@ -26,6 +26,7 @@ class ActionModule(ActionBase):
         gate = f"gate {gates[-1].number} ({gates[-1].title})" if gates else "an unknown gate"
         lines = [f"The deployment failed at {gate}."]
         lines += self._reasons(hosts, hostvars)
+        lines += self._diagnosis(hosts, hostvars)
         if not self._task.args.get("rollback", True):
             lines.append("spark_rollback is off: the hosts were left as they are.")
         else:
@@ -42,6 +43,16 @@ class ActionModule(ActionBase):
             if reason and "ended because of" not in reason.splitlines()[0] and reason not in found:
                 found.append(reason)
         return found
+
+    @staticmethod
+    def _diagnosis(hosts: list[str], hostvars: Mapping[str, Any]) -> list[str]:
+        """What the logs of all ranks say, and what was tried already."""
+        for host in hosts:
+            found = hostvars[host].get("vllm_serve_diagnosis")
+            if isinstance(found, Mapping) and found.get("diagnosis"):
+                tried = [f"tried already: {rung['why']}" for rung in hostvars[host].get("vllm_serve_rungs") or []]
+                return ["Diagnosis: " + found["diagnosis"], *tried]
+        return []
 
     @staticmethod
     def _restored(host: str, result: Mapping[str, Any] | None, restore_seconds: int) -> str:

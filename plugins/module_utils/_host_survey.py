@@ -46,6 +46,8 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import
 OLDEST_PYTHON = (3, 10)
 # The oldest engine that the lab runs; API 1.41.
 OLDEST_DOCKER = (20, 10)
+# What the ladder has learned on the head (role vllm_serve).
+LADDER_FILE = "/var/lib/dgxspark/state/ladder.json"
 LIBRARY_DIGEST_FILE = ".digest"
 
 
@@ -265,6 +267,7 @@ def survey_host(
     _docker(subject, run, survey)
     found = _workloads(subject, needs.units, run, survey)
     _teardown(needs, run, proc_root, survey)
+    survey.facts["learned"] = json.loads(kernel.read_text(LADDER_FILE) or "{}")
     if os.geteuid() == 0:
         survey.findings += judge_restore_state(subject)
     survey.facts["images"] = disks.local_images(needs.images, run) if survey.facts["docker"] else {}

@@ -34,7 +34,7 @@ def summary(values: Mapping[str, Any]) -> str:
     """The summary of a run from what its gates returned.
 
     values: plan, choice (of image_selection), hosts (list of {name, teardown, memory_before, memory_after}), ray (of await_ranks),
-    trial (list of results of rank_trial), trial_backend, acceptance, gates (list of (number, title, seconds)), converged, check_mode.
+    rungs (of the ladder), trial (list of results of rank_trial), trial_backend, acceptance, gates (list of (number, title, seconds)), converged, check_mode.
     """
     plan, choice = values["plan"], values["choice"]
     lines = ["", f"== {plan['description'] or plan['preset']}"]
@@ -68,6 +68,8 @@ def summary(values: Mapping[str, Any]) -> str:
         lines += _row(
             "memory", [_memory(host["name"], host["memory_before"], host["memory_after"]) for host in values["hosts"]]
         )
+    if values.get("rungs"):
+        lines += _row("ladder", [f"rung {rung['rung']}: {rung['why']}" for rung in values["rungs"]])
     if values.get("ray"):
         lines += _row("Ray", [values["ray"].get("explanation", "")])
     head = next(host for host in plan["hosts"] if host["role"] == "head")

@@ -56,6 +56,10 @@ options:
   health_url:
     description: Address that answers 200 when the API is up.
     type: str
+  attempt:
+    description: Number of the attempt, where something is tried more than once in a run.
+    type: int
+    default: 0
   restore_seconds:
     description: Each look keeps the host from restoring itself for so long. V(0) gives no sign.
     type: int

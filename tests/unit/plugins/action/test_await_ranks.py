@@ -13,7 +13,7 @@ from ansible_collections.dgxspark.serving.plugins.plugin_utils import _run_log
 
 def wait_of(host: str, peer: str) -> ActionModule:
     wait = object.__new__(ActionModule)
-    wait._what, wait._host, wait._peers = "engine", {"name": host}, [peer]
+    wait._topic, wait._host, wait._peers = "engine", {"name": host}, [peer]
     wait._log = _run_log.RunLog("run")
     return wait
 
