@@ -49,7 +49,7 @@ _RECORD_SUFFIX = ".json"
 class RestorePoint:
     """What ran.
 
-    units: name, running, active, enabled and the TCP ports it listened on, in the order of stopping.
+    units: name, running, active, enabled, triggered_by and the TCP ports it listened on, in the order of stopping.
     containers: id, name, state, restart_policy, health, ports and its place in a compose project.
     ended: processes and containers that were ended and cannot be brought back. files: path to {mode, content as base64}; a managed
     path that is missing here did not exist.
@@ -167,6 +167,7 @@ def record(run_id: str, teardown: Teardown) -> RestorePoint:
             "running": unit.running,
             "active": unit.active,
             "enabled": unit.enabled,
+            "triggered_by": list(unit.triggered_by),
             # Of a socket unit the manager itself listens: it is asked for its state only.
             "ports": ports.get(unit.name, []) if unit.running else [],
         }

@@ -136,10 +136,21 @@ def _restore_units(point: RestorePoint, run: CommandRunner) -> list[str]:
         for unit in point.units
         if unit["enabled"] == "enabled" and now[unit["name"]].exists and now[unit["name"]].enabled != "enabled"
     ]
-    start = [unit["name"] for unit in reversed(point.units) if unit["running"] and not now[unit["name"]].running]
+    start = {
+        unit["name"]: unit
+        for unit in reversed(point.units)
+        if unit["running"] and not now[unit["name"]].running and unit["name"] not in gone
+    }
+    # systemd refuses to start a socket whose service runs: sockets, timers and paths come first, and their services make way.
+    triggers = [name for name in start if not name.endswith(".service")]
+    for unit in point.units:
+        if set(unit["triggered_by"]) & set(triggers) and now[unit["name"]].running:
+            workloads.stop_units([unit["name"]], run)
+            start[unit["name"]] = unit
     workloads.enable_units(enable, True, run)
-    workloads.start_units([name for name in start if name not in gone], run)
-    return [f"enabled unit {name}" for name in enable] + [f"unit {name}" for name in start if name not in gone]
+    workloads.start_units(triggers, run, wait=True)
+    workloads.start_units([name for name in start if name not in triggers], run)
+    return [f"enabled unit {name}" for name in enable] + [f"unit {name}" for name in start]
 
 
 def bring_back(
@@ -230,6 +241,7 @@ def _unit_pending(recorded: Mapping[str, Any], now: workloads.Unit, ports: set[i
     if recorded["active"] != "active":
         return None  # It was on its way up or down: that it was started is all that can be asked.
     if now.active != "active":
-        return (f"is {now.active}", now.active == "failed")
+        # Down, and nothing is queued: it does not come any more. One with Restart= is "activating" until its next try.
+        return (f"is {now.active}", now.active in ("failed", "inactive") and not now.job)
     closed = _closed(recorded, ports)
     return (closed, False) if closed else None

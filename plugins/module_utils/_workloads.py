@@ -127,6 +127,7 @@ class Unit:
     """load: loaded or not-found; active: active, inactive, failed, ...; enabled: enabled, disabled, static, ... or empty.
 
     triggered_by: sockets, timers and paths that start it. stops_with_it: units that systemd stops when this one is stopped.
+    job: number of the job that systemd has queued for it, or empty.
     """
 
     name: str
@@ -138,6 +139,7 @@ class Unit:
     triggered_by: tuple[str, ...] = ()
     stops_with_it: tuple[str, ...] = ()
     working_directory: str = ""
+    job: str = ""
 
     @property
     def exists(self) -> bool:
@@ -207,6 +209,7 @@ def containers(run: CommandRunner = run_command) -> list[Container]:
 _STOP_WITH_IT = ("RequiredBy", "BoundBy", "ConsistsOf", "PropagatesStopTo")
 _UNIT_PROPERTIES = (
     *("Id", "LoadState", "ActiveState", "SubState", "UnitFileState", "ExecStart", "TriggeredBy", "WorkingDirectory"),
+    "Job",
     *_STOP_WITH_IT,
 )
 
@@ -222,6 +225,7 @@ def _unit(name: str, values: Mapping[str, str]) -> Unit:
         tuple(values.get("TriggeredBy", "").split()),
         tuple(dict.fromkeys(other for key in _STOP_WITH_IT for other in values.get(key, "").split())),
         values.get("WorkingDirectory", "").lstrip("!-"),
+        values.get("Job", ""),
     )
 
 
@@ -279,10 +283,11 @@ def stop_units(names: Sequence[str], run: CommandRunner = run_command) -> None:
         run(["systemctl", "reset-failed", *names])
 
 
-def start_units(names: Sequence[str], run: CommandRunner = run_command) -> None:
-    """Without waiting: a model server may take minutes until systemd calls it active."""
+def start_units(names: Sequence[str], run: CommandRunner = run_command, wait: bool = False) -> None:
+    """Usually without waiting: a model server may take minutes until systemd calls it active."""
     if names:
-        _checked(run, ["systemctl", "start", "--no-block", *names], f"start unit {', '.join(names)}")
+        argv = ["systemctl", "start", *([] if wait else ["--no-block"]), *names]
+        _checked(run, argv, f"start unit {', '.join(names)}")
 
 
 def enable_units(names: Sequence[str], enabled: bool, run: CommandRunner = run_command) -> None:

@@ -217,10 +217,15 @@ def _is_up(host: Host) -> bool:
 
 def _thaw(inner_container: str) -> None:
     """A paused container in a host cannot be killed, and so the host cannot be removed. Its cgroup is one of this machine."""
-    for state in CGROUPS.glob(f"freezer/docker/{inner_container}/freezer.state"):
-        state.write_text("THAWED")
-    for state in CGROUPS.glob(f"**/docker-{inner_container}.scope/cgroup.freeze"):
-        state.write_text("0")
+    states = {
+        f"freezer/docker/{inner_container}/freezer.state": "THAWED",
+        # cgroup v2 with either driver of the host's engine.
+        f"docker/{inner_container}/cgroup.freeze": "0",
+        f"system.slice/docker-{inner_container}.scope/cgroup.freeze": "0",
+    }
+    for name, thawed in states.items():
+        if (CGROUPS / name).exists():
+            (CGROUPS / name).write_text(thawed)
 
 
 def _remove_empty_cgroups(identity: str) -> None:

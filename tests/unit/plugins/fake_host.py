@@ -117,6 +117,10 @@ class FakeHost:
             return
         if verb == "stop" and self._wake(name):
             return
+        if verb == "start" and name.endswith(".socket"):
+            service = self.units[name.replace(".socket", ".service")]
+            if service["active"] == "active":
+                return  # systemd: "already active, refusing"
         entry["active"] = "active" if verb == "start" else "failed"
         if entry["runs"] and not (verb == "stop" and self.wrapper_leaves_container):
             if verb == "start":

@@ -111,6 +111,29 @@ def test_a_unit_that_was_made_unable_to_start_starts_again(host: FakeHost, tmp_p
     assert not list((tmp_path / "system").glob("*.d"))
 
 
+@pytest.mark.parametrize("service_runs", [False, True])
+def test_a_socket_starts_before_its_service(host: FakeHost, tmp_path: Path, service_runs: bool) -> None:
+    host.units["vllm-proxy.socket"] = unit()
+    host.units["vllm-proxy.service"]["triggered_by"] = "vllm-proxy.socket"
+    point = stopped(host, tmp_path)
+    assert host.units["vllm-proxy.socket"]["active"] == "inactive"
+    if service_runs:
+        host(["systemctl", "start", "vllm-proxy.service"])
+    assert bring_back(point, host, no_sleep).problems == []
+    assert host.units["vllm-proxy.socket"]["active"] == "active"
+    assert host.units["vllm-proxy.service"]["active"] == "active"
+
+
+def test_a_unit_that_does_not_start_is_not_waited_for(host: FakeHost, tmp_path: Path) -> None:
+    point = stopped(host, tmp_path)
+    slept: list[float] = []
+    host.units["vllm-proxy.service"]["active"] = "failed"
+    host.refuses = "start --no-block"
+    result = bring_back(point, host, slept.append)
+    assert any("unit vllm-proxy.service could not be started" in problem for problem in result.problems)
+    assert slept == []
+
+
 def test_what_cannot_be_brought_back_is_named_and_the_rest_runs(host: FakeHost, tmp_path: Path) -> None:
     point = stopped(host, tmp_path)
     del host.containers["reranker"]
