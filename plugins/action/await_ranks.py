@@ -105,6 +105,7 @@ class ActionModule(ActionBase):
             peer = self._peer_verdict()
             if peer:
                 return peer
+            self._share_progress(watch)
             overdue = watch.overdue(now)
             if overdue:
                 return FAILED, f"{overdue}; last seen: {watch.phase or explanation}"
@@ -160,6 +161,15 @@ class ActionModule(ActionBase):
             watch.enter("ready", now)
             return READY, "the API answers"
         return WAITING, "the engine starts"
+
+    def _share_progress(self, watch: RankWatch) -> None:
+        """A worker is silent while the head compiles, and the other way round: any rank that moves is progress of all."""
+        topic = f"{self._what}-progress"
+        self._log.say(topic, self._host["name"], {"at": watch.last_progress})
+        for peer in self._peers:
+            message = self._log.heard(topic, peer)
+            if message:
+                watch.last_progress = max(watch.last_progress, float(message["at"]))
 
     def _peer_verdict(self) -> tuple[str, str] | None:
         """What ends this host's wait because of another: a failed rank, or the head that is ready."""

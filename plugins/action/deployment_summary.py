@@ -34,6 +34,8 @@ class ActionModule(ActionBase):
             "choice": self._task.args.get("choice") or {},
             "converged": self._task.args["converged"],
             "hosts": [self._host(host["name"], hostvars[host["name"]]) for host in plan["hosts"]],
+            "trial": [self._ran(hostvars[host["name"]], "ray_cluster_trial") or {} for host in plan["hosts"]],
+            "trial_backend": str((task_vars or {}).get("nccl_proof_backend") or "nccl"),
             "ray": self._ran(head, "ray_cluster_wait"),
             "acceptance": self._ran(head, "vllm_serve_acceptance"),
             "check_mode": self._task.check_mode,

@@ -100,6 +100,7 @@ class ActionModule(ActionBase):
             "gate",
             "plan",
             "become_optional",
+            "before_teardown",
         )
     )
 
@@ -152,7 +153,8 @@ class ActionModule(ActionBase):
         if errors:
             gate = self._task.args.get("gate") or "This check"
             result["failed"] = True
-            result["msg"] = f"{gate} found {len(errors)} error(s); nothing was stopped.\n{describe(errors + warnings)}"
+            stopped = "; nothing was stopped" if self._task.args.get("before_teardown", True) else ""
+            result["msg"] = f"{gate} found {len(errors)} error(s){stopped}.\n{describe(errors + warnings)}"
             return result
         for line in describe(warnings + [finding for finding in findings if finding.severity == INFO]).splitlines():
             display.display(f"   {line}")

@@ -54,7 +54,7 @@ def needed_ports(plan: Mapping[str, Any], host: Mapping[str, Any]) -> tuple[int,
         ports["ray_runtime_env_agent"],
     ]
     if host["role"] == "head":
-        needed += [ports["ray"], plan["api"]["port"], *ports["staging"].values()]
+        needed += [ports["ray"], plan["api"]["port"], ports["trial"], *ports["staging"].values()]
     return tuple(sorted({int(port) for port in needed}))
 
 
@@ -63,7 +63,7 @@ def fabric_ports(plan: Mapping[str, Any], host: Mapping[str, Any]) -> tuple[int,
     ports = plan["ports"]
     spoken_to = [ports["ray_workers"][0], ports["ray_node_manager"], ports["ray_object_manager"], PICKED_BY_KERNEL]
     if host["role"] == "head":
-        spoken_to += [ports["ray"], *ports["staging"].values()]
+        spoken_to += [ports["ray"], ports["trial"], *ports["staging"].values()]
     return tuple(sorted({int(port) for port in spoken_to}))
 
 

@@ -36,6 +36,7 @@ RAY_OBJECT_MANAGER_PORT = 20101
 RAY_RUNTIME_ENV_AGENT_PORT = 20102
 RAY_AGENT_PORTS = (20103, 20104)
 # Images and weights are offered by the head for the time of the copy only.
+TRIAL_PORT = 20112
 STAGING_PORTS = {"image": 20110, "weights": 20111}
 
 
@@ -409,6 +410,7 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
             "ray_runtime_env_agent": RAY_RUNTIME_ENV_AGENT_PORT,
             "ray_agents": list(RAY_AGENT_PORTS),
             "staging": dict(STAGING_PORTS),
+            "trial": TRIAL_PORT,
         },
         "firewall": options.firewall,
         "acceptance": dict(preset["acceptance"]),

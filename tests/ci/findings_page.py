@@ -27,6 +27,7 @@ AREAS = {
     "REMOTE": "A registry of images (`registry_probe` with source remote)",
     "REQUIRE": "Versions in an image (gate 3, `registry_probe`)",
     "TEARDOWN": "The two lists and what runs on a host (gates 2 and 5, `host_survey`, `service_teardown`)",
+    "TRIAL": "The serving image on the hosts, and the ranks among each other (gates 4b and 8, `rank_trial`)",
 }
 HEAD = """# Findings
 

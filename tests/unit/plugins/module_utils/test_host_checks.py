@@ -232,6 +232,7 @@ def plan(role: str) -> dict[str, object]:
             "ray_object_manager": 20101,
             "ray_runtime_env_agent": 20102,
             "ray_agents": [20103, 20104],
+            "trial": 20112,
             "staging": {"image": 20110, "weights": 20111},
         },
         "api": {"port": 8000},
