@@ -180,12 +180,12 @@ def unit_times(name: str, run: Runner) -> UnitTimes:
 def start_again(run: Runner) -> str:
     """The engine stops, Ray of the head starts anew (its old state knows dead ranks), the engine starts. Returns what failed.
 
-    The workers' Ray loses its head and is started again by its own unit.
+    The workers' Ray loses its head and is started again by its own unit; the engine's unit waits for them.
     """
-    for verb, unit in (("stop", ENGINE_UNIT), ("restart", RAY_UNIT), ("start", ENGINE_UNIT)):
-        result = run(["systemctl", verb, unit])
+    for order in (["stop", ENGINE_UNIT], ["restart", RAY_UNIT], ["start", "--no-block", ENGINE_UNIT]):
+        result = run(["systemctl", *order])
         if result.returncode:
-            return f"systemctl {verb} {unit} ended with {result.returncode}: {result.stderr.strip()}"
+            return f"systemctl {' '.join(order)} ended with {result.returncode}: {result.stderr.strip()}"
     return ""
 
 

@@ -19,6 +19,8 @@ CONFIG, JOIN, LOAD, PROFILE = "config", "join", "load", "profile"
 KV_CACHE, GRAPH_CAPTURE, SERVE = "kv_cache", "graph_capture", "serve"
 PHASES = (CONFIG, JOIN, LOAD, PROFILE, KV_CACHE, GRAPH_CAPTURE, SERVE)
 
+# What is looked at in one line. The longest message that is known, the list of all architectures, has 15,000 characters.
+MOST_CHARACTERS = 20_000
 # Clocks of two kinds of lines may be apart: times are compared within one kind only.
 JOURNAL_CLOCK, ENGINE_CLOCK = "journal", "engine"
 
@@ -203,7 +205,9 @@ def _parse_log(log: int, text: str) -> list[LogLine]:
             if position > furthest and mark.search(rest):
                 furthest = position
         phase = PHASE_MARKS[furthest][0] if furthest >= 0 else ""
-        lines.append(LogLine(log, number, raw.rstrip(), rest, **found.__dict__, start=start, phase=phase))
+        lines.append(
+            LogLine(log, number, raw.rstrip(), rest[:MOST_CHARACTERS], **found.__dict__, start=start, phase=phase)
+        )
     return lines
 
 

@@ -23,6 +23,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log impor
     JOIN,
     KV_CACHE,
     LOAD,
+    MOST_CHARACTERS,
     PHASE_MARKS,
     PROFILE,
     READY,
@@ -46,10 +47,41 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log_rule 
 )
 
 RULES: tuple[Rule, ...] = (*memory_rules.RULES, *other_rules.RULES, *rank_rules.RULES)
-# One search that tells most lines from those that some rule may know; the rules decide.
-_SOME_RULE = re.compile(
-    "|".join(f"(?:{re.sub(r'[(][?]P<[^>]+>', '(?:', rule.pattern.pattern)})" for rule in RULES), re.IGNORECASE
+# Every line that a rule knows has one of these, whatever its letters' case: most lines have none, and cost nothing.
+NEEDLES = (
+    *(
+        "abort",
+        "attempted to load",
+        "no gpu",
+        "alloc",
+        "already running",
+        "assert",
+        "build stopped",
+        "can't",
+        "cannot",
+        "clients joined",
+    ),
+    *("closed", "completion from", "connect", "core dumped", "could not", "crash", "custom code", "dead"),
+    *("denied", "died", "disabled", "divisible by", "does not", "eaddrinuse", "error", "exceeds the total"),
+    *("exception", "exit", "fail", "fault", "format", "forward compatibility", "gated", "gcs server"),
+    *("greater than", "health check", "ibv_", "ifa != nullptr", "illegal", "in use", "incompatible"),
+    *("incomplete", "inductor.exc", "insufficient", "invalid", "is restricted", "kill", "larger than"),
+    *("less than", "libcuda", "makedevice", "memory", "mismatch", "missing", "module or parameter"),
+    *("must be", "ncclunhandled", "ninja", "no authentication", "no available", "no config", "no cuda"),
+    *("no device", "no kernel", "no module", "no network", "no node info", "no nvidia", "no parameter"),
+    *("no raylet", "no space", "no specific", "no such", "no supported", "not a local", "not available"),
+    *("not compatible", "not divisible", "not enough", "not exist", "not find", "not found", "not have"),
+    *("not initialized", "not reachable", "not recognize", "not started", "not supported", "nv_err"),
+    *("nvcc fatal", "occupied", "off the bus", "offline", "oken authentication", "other ranks"),
+    *("placement group", "ptxas", "quota", "requires installation", "reset by peer", "resolved architecture"),
+    *("resource request", "restricted", "sending sig", "sigabrt", "sigbus", "sigill", "signal", "sigquit"),
+    *("sigsegv", "smaller than", "socket interface", "std::bad_alloc", "supported in vllm", "terminate"),
+    *("timed out", "timeout", "token", "too old", "trust_remote_code", "unable", "unavailable"),
+    *("uncorrectable", "undefined", "unexpectedly", "unique ip", "unknown", "unrecognized", "unresolvable"),
+    *("unspecified", "unsupported", "ut of cuda", "ut of device", "ut of gpu", "waited", "waiting for"),
+    *("xid",),
 )
+
 
 UNKNOWN_RULE = Rule(
     "ENGINE.UNKNOWN",
@@ -223,12 +255,14 @@ def _last_starts(lines: Sequence[LogLine], back: int) -> list[LogLine]:
 
 
 def _rule_for(line: LogLine) -> tuple[Rule | None, re.Match[str] | None]:
-    if not _SOME_RULE.search(line.raw):
+    start = line.raw[:MOST_CHARACTERS]
+    lowered = start.lower()
+    if not any(needle in lowered for needle in NEEDLES):
         return None, None
     best: tuple[Rule | None, re.Match[str] | None] = (None, None)
     for rule in RULES:
         # The program that wrote a line of the journal belongs to some of the patterns.
-        match = rule.matches(line.text, line.level) or (rule.matches(line.raw, line.level) if line.program else None)
+        match = rule.matches(line.text, line.level) or (rule.matches(start, line.level) if line.program else None)
         if match and (best[0] is None or rule.weight < best[0].weight):
             best = (rule, match)
     return best

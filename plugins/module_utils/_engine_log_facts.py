@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _ADDRESS = r"\d+\.\d+\.\d+\.\d+"
-_RAY_GPUS = re.compile(r"^\s*[\d.]+/([\d.]+) GPU\b", re.MULTILINE)
+_RAY_GPUS = re.compile(r"^[ \t]*[\d.]+/([\d.]+) GPU\b", re.MULTILINE)
 # Addresses at which Ray has nodes. The engine's own wish ('node:ADDRESS' in specs or demands) is not one.
 _RAY_ADDRESSES = (
     re.compile(rf"existing Ray cluster at address: ({_ADDRESS})"),

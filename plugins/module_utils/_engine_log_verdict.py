@@ -134,7 +134,8 @@ def diagnose(texts: Sequence[str], plan: Mapping[str, Any] | None = None) -> Dia
     lines = parse_logs(texts)
     hosts = Hosts.of(plan)
     hosts.learn(lines)
-    settings = ladder.EngineSettings.of({**facts.settings, **(plan.get("engine") or {}), **_own(plan)})
+    # The log says what this start really had: the plan's values may have been changed by a rung since.
+    settings = ladder.EngineSettings.of({**(plan.get("engine") or {}), **facts.settings, **_own(plan)})
     limits = ladder.limits_of(plan, settings)
     story = read_story(lines)
     events = [*story.events, *_silence(story, lines, plan)]

@@ -17,6 +17,7 @@ import os
 import sys
 import zipfile
 from types import ModuleType
+from typing import Any
 
 PROGRAM_FOLDER = "/opt/dgxspark/lib"
 _PACKAGE = "ansible_collections.dgxspark.serving.plugins.module_utils"
@@ -31,10 +32,11 @@ class ProgramError(Exception):
 def _source(module: str) -> str:
     spec = importlib.util.find_spec(module)
     loader = spec.loader if spec else None
-    source = loader.get_source(module) if loader and hasattr(loader, "get_source") else None
+    source: Any = loader.get_source(module) if loader and hasattr(loader, "get_source") else None
     if source is None:
         raise ProgramError(f"The source of {module} is not at hand: the calling module does not import it.")
-    return str(source)
+    # Ansible's own loader of collections returns bytes.
+    return source.decode("utf-8") if isinstance(source, bytes) else str(source)
 
 
 def _imports(source: str) -> set[str]:

@@ -313,7 +313,7 @@ def limits_of(plan: Mapping[str, Any], settings: EngineSettings) -> LadderLimits
     needed = float(memory.get("weights_gib") or 0.0) + float(memory.get("overhead_gib") or 0.0)
     return LadderLimits(
         taken=tuple(plan.get("taken") or ()),
-        asked=EngineSettings.of(plan.get("asked") or {}) if plan.get("asked") else settings,
+        asked=EngineSettings.of(plan.get("asked") or engine) if plan.get("asked") or engine else settings,
         min_context=int(plan.get("min_context") or engine.get("min_context") or 0),
         min_batched_tokens=int(plan.get("min_num_batched_tokens") or engine.get("min_num_batched_tokens") or 0),
         least_utilization=needed / float(total) if total else 0.0,

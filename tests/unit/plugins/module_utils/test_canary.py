@@ -256,7 +256,11 @@ def test_the_program_restarts_in_order_and_gives_up(host, api):
     assert host()[1] == 1
     state, code, said, told = host()
     assert (state["state"], code) == ("restarted", 2)
-    assert told == ["stop dgxspark-vllm.service", "restart dgxspark-ray.service", "start dgxspark-vllm.service"]
+    assert told == [
+        "stop dgxspark-vllm.service",
+        "restart dgxspark-ray.service",
+        "start --no-block dgxspark-vllm.service",
+    ]
     assert "started again, once" in said
     host()
     state, code, said, told = host()

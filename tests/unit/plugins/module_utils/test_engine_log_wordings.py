@@ -118,6 +118,19 @@ def test_memory_at_load_does_not_climb_and_graph_capture_does():
     assert loaded.cause and loaded.cause.id == "ENGINE.OOM_LOAD" and loaded.rung is None
 
 
+def test_the_log_says_what_the_start_really_had():
+    trace = TRACE.format(file="gpu_worker.py", name="capture_model", code="with torch.cuda.graph(g):")
+    log = LOADING + of_the_worker(trace + "RuntimeError: CUDA error: out of memory") + DEATH
+    plan = {"engine": {"utilization": 0.85, "max_num_seqs": 4}, "taken": ["utilization"]}
+    first, second = (
+        diagnose([log], plan).rung,
+        diagnose([log], {**plan, "taken": ["utilization", "graphs", "sequences"]}).rung,
+    )
+    # 0.80 stands in the log, a rung below the plan's 0.85.
+    assert first is not None and first.changes == {"cudagraph_capture_sizes": [1, 2, 4, 8]}
+    assert second is not None and second.changes == {"utilization": 0.77}
+
+
 def test_memory_while_serving():
     trace = TRACE.format(file="gpu_model_runner.py", name="execute_model", code="self._model_forward()")
     text = of_the_worker(trace + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.").replace(
