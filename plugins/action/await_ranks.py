@@ -80,6 +80,8 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = {
             "changed": False,
             "phases": [{"phase": phase, "at_seconds": at} for phase, at in watch.history],
+            "started": started,
+            "stalled_seconds": watch.progress_limit if explanation.startswith("no progress") else 0,
             "seconds": round(time.time() - started, 1),
             "state": state,
             "explanation": explanation,

@@ -32,7 +32,7 @@ def wait(
     expected: dict[str, int],
     look: Callable[[], Any],
     sleep: Callable[[float], Any] = time.sleep,
-    say: Callable[[str], Any] = print,
+    say: Callable[[str], Any] = lambda line: None,
 ) -> None:
     """Returns when all nodes are there. There is no limit: a worker may be off for the weekend, and systemd can be told to stop.
 
@@ -59,6 +59,6 @@ def main(argv: list[str]) -> int:
     wait(
         expected_nodes(options.nodes),
         lambda: ray_nodes(options.container),
-        say=lambda line: print(line, file=sys.stderr, flush=True),
+        say=lambda line: sys.stderr.write(f"{line}\n"),
     )
     return 0

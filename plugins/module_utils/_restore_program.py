@@ -46,7 +46,8 @@ NEWEST = "newest"
 
 def _say(line: str) -> None:
     """Into the journal, or to whoever called; the answer goes to standard output."""
-    print(line, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def point_named(name: str, folder: str) -> RestorePoint | None:
@@ -135,11 +136,11 @@ def main(argv: list[str]) -> int:
         if options.command == "watch":
             return watch(options.folder)
         if options.command == "list":
-            print("\n".join(record_names(options.folder)))
+            sys.stdout.write("".join(f"{name}\n" for name in record_names(options.folder)))
             return 0
         with at_work(options.folder, wait=True):
             outcome = restore(options.name, options.reason, options.folder, options.wait_seconds)
-        print(json.dumps(outcome))
+        sys.stdout.write(json.dumps(outcome) + "\n")
         return 1 if outcome["problems"] else 0
     except WorkloadError as error:
         _say(str(error))

@@ -40,7 +40,8 @@ _SIDE = 512
 
 
 def _say(step: str, **values: Any) -> None:
-    print(MARK + json.dumps({"step": step, **values}), flush=True)
+    sys.stdout.write(MARK + json.dumps({"step": step, **values}) + "\n")
+    sys.stdout.flush()
 
 
 def _device(torch: Any, backend: str) -> str:

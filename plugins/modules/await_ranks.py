@@ -93,6 +93,8 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+started: {description: When the wait began in seconds since 1970., returned: always, type: float}
+stalled_seconds: {description: For how long nothing had moved when the wait ended for that reason. Else 0., returned: always, type: float}
 phases: {description: Phases and when they began., returned: always, type: list, elements: dict}
 seconds: {description: How long the wait was., returned: always, type: float}
 state: {description: ready or failed., returned: always, type: str}

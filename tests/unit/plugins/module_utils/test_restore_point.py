@@ -43,11 +43,13 @@ def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeHost:
     return FakeHost()
 
 
-def plan(host: FakeHost, stop: dict[str, list[str]] = STOP) -> Teardown:
-    return plan_teardown(Selection.parse(stop), Selection.parse(KEEP), run=host, proc_root="/var/empty")
+def plan(host: FakeHost, stop: dict[str, list[str]] | None = None) -> Teardown:
+    return plan_teardown(
+        Selection.parse(STOP if stop is None else stop), Selection.parse(KEEP), run=host, proc_root="/var/empty"
+    )
 
 
-def stopped(host: FakeHost, folder: Path, stop: dict[str, list[str]] = STOP) -> RestorePoint:
+def stopped(host: FakeHost, folder: Path, stop: dict[str, list[str]] | None = None) -> RestorePoint:
     """Record and stop, then read the record again."""
     Path("/var/empty").mkdir(exist_ok=True)
     teardown = plan(host, stop)

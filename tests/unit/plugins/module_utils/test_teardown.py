@@ -33,12 +33,21 @@ def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeHost:
 
 
 def plan(
-    host: FakeHost, stop: dict[str, list[str]] = STOP, keep: dict[str, list[str]] = KEEP, unlisted: tuple[str, ...] = ()
+    host: FakeHost,
+    stop: dict[str, list[str]] | None = None,
+    keep: dict[str, list[str]] | None = None,
+    unlisted: tuple[str, ...] = (),
 ) -> Teardown:
     # A process tree of this machine must not play a part: an empty /proc.
     empty = Path("/var/empty")
     empty.mkdir(exist_ok=True)
-    return plan_teardown(Selection.parse(stop), Selection.parse(keep), unlisted, run=host, proc_root=str(empty))
+    return plan_teardown(
+        Selection.parse(STOP if stop is None else stop),
+        Selection.parse(KEEP if keep is None else keep),
+        unlisted,
+        run=host,
+        proc_root=str(empty),
+    )
 
 
 def carry_out(host: FakeHost, teardown: Teardown) -> list[str]:
