@@ -12,7 +12,7 @@ test: ## all tests of a change
 check: ## everything that needs no Docker
 	$(RUN) check
 
-test-full: ## what is too long for every change: make test-full PART=gates, molecule, preflight, registry, rollback or serving
+test-full: ## what is too long for every change: make test-full PART=gates, molecule, mp, preflight, registry, rollback or serving
 	$(RUN) full $(PART)
 
 bench: ## how fast registry_probe is, against the promises

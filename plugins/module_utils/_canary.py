@@ -4,8 +4,8 @@
 
 """The canary: does the engine still answer? One token is asked for, because /health says 200 while a rank is dead.
 
-A timer of the head calls it. After several failures in a row it starts Ray on the head and the engine again, once and in order
-through systemd; if that does not help it gives up and says so. It leaves an engine alone that starts, that is busy, or that
+A timer of the head calls it. After several failures in a row it starts Ray on the head (where there is Ray) and the engine again, once
+and in order through systemd; if that does not help it gives up and says so. It leaves an engine alone that starts, that is busy, or that
 somebody else is at work on.
 
 PRIVATE to this collection. Standard library only, it is a host program.
@@ -177,12 +177,16 @@ def unit_times(name: str, run: Runner) -> UnitTimes:
     return UnitTimes(active, time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - entered))
 
 
-def start_again(run: Runner) -> str:
+def start_again(run: Runner, has_ray: bool = True) -> str:
     """The engine stops, Ray of the head starts anew (its old state knows dead ranks), the engine starts. Returns what failed.
 
-    The workers' Ray loses its head and is started again by its own unit; the engine's unit waits for them.
+    The workers' Ray loses its head and is started again by its own unit; the engine's unit waits for them. Without Ray the workers'
+    ranks end with the head's and are started again by their own units, and the head's waits for them (_mp_rank).
     """
-    for order in (["stop", ENGINE_UNIT], ["restart", RAY_UNIT], ["start", "--no-block", ENGINE_UNIT]):
+    orders = [["stop", ENGINE_UNIT], ["start", "--no-block", ENGINE_UNIT]]
+    if has_ray:
+        orders.insert(1, ["restart", RAY_UNIT])
+    for order in orders:
         result = run(["systemctl", *order])
         if result.returncode:
             return f"systemctl {' '.join(order)} ended with {result.returncode}: {result.stderr.strip()}"
@@ -249,7 +253,7 @@ def describe(state: State) -> str:
     if state.state == OK:
         return f"the engine answers in {state.seconds:g} s"
     if state.state == RESTARTED:
-        return f"{state.reason}; Ray on the head and the engine are started again, once"
+        return f"{state.reason}; the engine is started again, once and from the ground"
     if state.state == GAVE_UP:
         return f"gave up: {state.reason}; a restart did not help, the engine must be looked at (engine_log_check)"
     if state.state == FAILING:
@@ -283,7 +287,7 @@ def look(options: argparse.Namespace, run: Runner = run_command) -> State:
     write_state(state, options.state_file)
     if state.state == RESTARTED:
         _say(describe(state))
-        problem = start_again(run)
+        problem = start_again(run, not options.no_ray)
         if problem:
             state = replace(state, state=GAVE_UP, gave_up=time.time(), reason=f"{state.reason}; {problem}")
             write_state(state, options.state_file)
@@ -306,4 +310,5 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--timeout", type=float, default=TIMEOUT_SECONDS)
     parser.add_argument("--failures", type=int, default=FAILURES)
     parser.add_argument("--start-seconds", type=float, default=START_SECONDS)
+    parser.add_argument("--no-ray", action="store_true", help="the ranks are brought together without Ray")
     return EXIT_CODES[look(parser.parse_args(list(argv))).state]

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.dgxspark.serving.plugins.module_utils._backend import joined_ports, opened_ports
 from ansible_collections.dgxspark.serving.plugins.module_utils._plan import GB, GIB
 from ansible_collections.dgxspark.serving.plugins.module_utils._port_probe import Probe
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import MANAGED_UNITS
@@ -39,31 +40,21 @@ class Needs:
     end_orphans: bool = False
 
 
-def _span(bounds: Sequence[int]) -> range:
-    return range(int(bounds[0]), int(bounds[1]) + 1)
-
-
 def needed_ports(plan: Mapping[str, Any], host: Mapping[str, Any]) -> tuple[int, ...]:
-    """Every TCP port that Ray, the engine and the copies of gate 4 open on C(host)."""
-    ports = plan["ports"]
-    needed = [
-        *_span(ports["ray_workers"]),
-        *_span(ports["ray_agents"]),
-        ports["ray_node_manager"],
-        ports["ray_object_manager"],
-        ports["ray_runtime_env_agent"],
-    ]
-    if host["role"] == "head":
-        needed += [ports["ray"], plan["api"]["port"], ports["trial"], *ports["staging"].values()]
+    """Every TCP port that the ranks, the API and the copies of gate 4 open on C(host)."""
+    ports, is_head = plan["ports"], host["role"] == "head"
+    needed = opened_ports(ports, is_head)
+    if is_head:
+        needed += [plan["api"]["port"], ports["trial"], *ports["staging"].values()]
     return tuple(sorted({int(port) for port in needed}))
 
 
 def fabric_ports(plan: Mapping[str, Any], host: Mapping[str, Any]) -> tuple[int, ...]:
     """The ports of C(host) to which other hosts connect, one of each kind."""
-    ports = plan["ports"]
-    spoken_to = [ports["ray_workers"][0], ports["ray_node_manager"], ports["ray_object_manager"], PICKED_BY_KERNEL]
-    if host["role"] == "head":
-        spoken_to += [ports["ray"], ports["trial"], *ports["staging"].values()]
+    ports, is_head = plan["ports"], host["role"] == "head"
+    spoken_to = [*joined_ports(ports, is_head), PICKED_BY_KERNEL]
+    if is_head:
+        spoken_to += [ports["trial"], *ports["staging"].values()]
     return tuple(sorted({int(port) for port in spoken_to}))
 
 

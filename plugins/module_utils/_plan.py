@@ -13,6 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.dgxspark.serving.plugins.module_utils._backend import (
+    BACKENDS,
+    MP,
+    RAY,
+    backend_ports,
+    with_backend,
+)
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
 from ansible_collections.dgxspark.serving.plugins.module_utils._restore_lease import (
     LEASE_SECONDS,
@@ -22,19 +29,9 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._restore_lease im
 GIB = 1024**3
 GB = 1000**3
 
-BACKENDS = ("ray", "mp", "auto")
 UNLISTED_HOLDERS = ("fail", "stop")
 SELECTION_KEYS = ("units", "containers", "images", "labels", "processes")
 
-# Ray's GCS port is Ray's own default. The worker ports are pinned to a small range so that a firewall can name them;
-# 100 is more than the 48 a Spark's 20 cores and one GPU can start at once.
-RAY_PORT = 6379
-RAY_WORKER_PORTS = (20000, 20099)
-# Further ports of each Ray node; without them Ray picks random ones.
-RAY_NODE_MANAGER_PORT = 20100
-RAY_OBJECT_MANAGER_PORT = 20101
-RAY_RUNTIME_ENV_AGENT_PORT = 20102
-RAY_AGENT_PORTS = (20103, 20104)
 # Images and weights are offered by the head for the time of the copy only.
 TRIAL_PORT = 20112
 STAGING_PORTS = {"image": 20110, "weights": 20111}
@@ -266,16 +263,6 @@ def check_options(preset: Mapping[str, Any], options: PlanOptions) -> list[Findi
     findings = []
     if options.backend not in BACKENDS:
         findings.append(_not_allowed("spark_backend", options.backend, BACKENDS))
-    elif options.backend == "mp":
-        findings.append(
-            Finding(
-                "PLAN.BACKEND_NOT_AVAILABLE",
-                ERROR,
-                "spark_backend",
-                "spark_backend is mp; this version of the collection serves over Ray only.",
-                "Set spark_backend to ray.",
-            )
-        )
     if options.unlisted_holders not in UNLISTED_HOLDERS:
         findings.append(_not_allowed("spark_unlisted_holders", options.unlisted_holders, UNLISTED_HOLDERS))
     if not 1 <= options.api_port <= 65535:
@@ -320,6 +307,23 @@ def check_options(preset: Mapping[str, Any], options: PlanOptions) -> list[Findi
     return findings
 
 
+def check_backend(backend: str, hosts: Sequence[PlannedHost]) -> list[Finding]:
+    """Without Ray vLLM divides the ranks by the number of hosts."""
+    counts = {host.name: host.gpus for host in hosts}
+    if backend != MP or len(set(counts.values())) <= 1:
+        return []
+    found = ", ".join(f"{name}: {gpus}" for name, gpus in counts.items())
+    return [
+        Finding(
+            "PLAN.MP_UNEVEN_GPUS",
+            ERROR,
+            "spark_backend",
+            f"spark_backend is mp, and the hosts do not have the same number of GPUs ({found}).",
+            "Use hosts with the same number of GPUs, or set spark_backend to ray.",
+        )
+    ]
+
+
 def _not_allowed(variable: str, found: str, allowed: Sequence[str]) -> Finding:
     return Finding(
         "PLAN.VALUE_NOT_ALLOWED",
@@ -331,7 +335,7 @@ def _not_allowed(variable: str, found: str, allowed: Sequence[str]) -> Finding:
 
 
 def engine_arguments(preset: Mapping[str, Any], options: PlanOptions) -> list[str]:
-    """Arguments of C(vllm serve) beside the model's folder (first argument) and the port's key."""
+    """Arguments of C(vllm serve) beside the model's folder (first argument), the backend's (_backend) and the API's key."""
     model, engine, parallel = preset["model"], preset["engine"], preset["parallel"]
     arguments = [
         *("--served-model-name", str(model["served_name"])),
@@ -339,7 +343,6 @@ def engine_arguments(preset: Mapping[str, Any], options: PlanOptions) -> list[st
         *("--port", str(options.api_port)),
         *("--tensor-parallel-size", str(parallel["tensor"])),
         *("--pipeline-parallel-size", str(parallel["pipeline"])),
-        *("--distributed-executor-backend", "ray"),
         *("--gpu-memory-utilization", str(engine["utilization"])),
         *("--max-model-len", str(engine["max_model_len"])),
         *("--max-num-seqs", str(engine["max_num_seqs"])),
@@ -369,18 +372,19 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
     findings = [
         *check_hosts(ordered),
         *check_options(preset, options),
+        *check_backend(options.backend, ordered),
         *check_parallelism(preset, ordered),
         *check_engine(preset, world_size),
     ]
     if any(finding.severity == ERROR for finding in findings):
         raise PlanRefused([finding for finding in findings if finding.severity in (ERROR, WARNING)])
-    return {
+    plan = {
         "preset": preset["name"],
         "description": preset.get("description", ""),
         "hosts": [host.as_dict() for host in ordered],
         "head": ordered[0].name,
         "world_size": world_size,
-        "backend": "ray",
+        "backend": options.backend,
         "model": dict(preset["model"]),
         "candidates": [dict(candidate) for candidate in preset["candidates"]],
         "requirements": {
@@ -390,7 +394,8 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
                     for key, value in (preset["requirements"].get("require") or {}).items()
                     if value is not None
                 },
-                "ray": True,
+                # An image without Ray serves with mp: under auto the image selection decides.
+                **({"ray": True} if options.backend == RAY else {}),
             },
             # null takes an entry of an extended preset away.
             "prefer": {
@@ -403,12 +408,7 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
         "memory": {**memory_need(preset, world_size), "reserve_gib": float(preset["memory"]["reserve_gib"])},
         "api": _api(options),
         "ports": {
-            "ray": RAY_PORT,
-            "ray_workers": list(RAY_WORKER_PORTS),
-            "ray_node_manager": RAY_NODE_MANAGER_PORT,
-            "ray_object_manager": RAY_OBJECT_MANAGER_PORT,
-            "ray_runtime_env_agent": RAY_RUNTIME_ENV_AGENT_PORT,
-            "ray_agents": list(RAY_AGENT_PORTS),
+            **backend_ports(options.backend),
             "staging": dict(STAGING_PORTS),
             "trial": TRIAL_PORT,
         },
@@ -424,3 +424,4 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
         "restore_seconds": options.restore_seconds if options.rollback else 0,
         "findings": [finding.as_dict() for finding in findings],
     }
+    return with_backend(plan, {})

@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import EPHEMERAL_PORTS
 from ansible_collections.dgxspark.serving.plugins.module_utils._listeners import all_listeners
 from ansible_collections.dgxspark.serving.plugins.module_utils._process_owner import process_owner
 from ansible_collections.dgxspark.serving.plugins.module_utils._teardown import Teardown
 from ansible_collections.dgxspark.serving.plugins.module_utils._unit_owners import runs_itself
-from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import WorkloadError
+from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import MANAGED_UNITS, WorkloadError
 
 RESTORE_FOLDER = "/var/lib/dgxspark/restore"
 # The newest ones are kept, and the first of all for ever (design, "Converged").
@@ -160,7 +161,13 @@ def _listening(teardown: Teardown) -> dict[str, list[int]]:
             )
     for item in teardown.unit_containers:
         ports.setdefault(owned.get(item.id, ""), set()).update(item.published_ports)
-    return {name: sorted(found) for name, found in ports.items()}
+    return {name: sorted(found - _picked(name, found)) for name, found in ports.items()}
+
+
+def _picked(name: str, ports: set[int]) -> set[int]:
+    """Ports that the kernel picked for our own units: after a restart they are others."""
+    first, last = EPHEMERAL_PORTS
+    return {port for port in ports if name in MANAGED_UNITS and first <= port <= last}
 
 
 def record(run_id: str, teardown: Teardown) -> RestorePoint:

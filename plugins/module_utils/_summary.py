@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.dgxspark.serving.plugins.module_utils._backend import MP
 from ansible_collections.dgxspark.serving.plugins.module_utils._trial import transport_line
 
 _INDENT = " " * 14
@@ -22,12 +23,12 @@ def _row(title: str, lines: Sequence[str]) -> list[str]:
     return [f"{title:<{len(_INDENT) - 1}} {shown[0]}", *(f"{_INDENT}{line}" for line in shown[1:])]
 
 
-def _memory(host: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
+def _memory(host: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, first: str) -> str:
     def available(result: Mapping[str, Any] | None) -> str:
         memory = (result or {}).get("memory")
         return f"{memory['available_gib']:.1f} GiB" if memory else "not measured"
 
-    return f"{host}: available {available(before)} before, {available(after)} when Ray started"
+    return f"{host}: available {available(before)} before, {available(after)} when {first} started"
 
 
 def summary(values: Mapping[str, Any]) -> str:
@@ -37,6 +38,7 @@ def summary(values: Mapping[str, Any]) -> str:
     rungs (of the ladder), trial (list of results of rank_trial), trial_backend, acceptance, gates (list of (number, title, seconds)), converged, check_mode.
     """
     plan, choice = values["plan"], values["choice"]
+    first = "the engine" if plan["backend"] == MP else "Ray"
     lines = ["", f"== {plan['description'] or plan['preset']}"]
     if choice.get("image"):
         lines += _row(
@@ -66,10 +68,13 @@ def summary(values: Mapping[str, Any]) -> str:
     )
     if not values["converged"]:
         lines += _row(
-            "memory", [_memory(host["name"], host["memory_before"], host["memory_after"]) for host in values["hosts"]]
+            "memory",
+            [_memory(host["name"], host["memory_before"], host["memory_after"], first) for host in values["hosts"]],
         )
     if values.get("rungs"):
         lines += _row("ladder", [f"rung {rung['rung']}: {rung['why']}" for rung in values["rungs"]])
+    if plan["backend"] == MP:
+        lines += _row("ranks", [f"{len(plan['hosts'])} host(s) without Ray (mp)"])
     if values.get("ray"):
         lines += _row("Ray", [values["ray"].get("explanation", "")])
     head = next(host for host in plan["hosts"] if host["role"] == "head")

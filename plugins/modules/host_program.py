@@ -22,9 +22,11 @@ attributes:
     support: none
 options:
   name:
-    description: V(dgxspark-memguard) ends the engine before the host runs out of memory, V(dgxspark-canary) asks it for a token.
+    description:
+      - V(dgxspark-memguard) ends the engine before the host runs out of memory, V(dgxspark-canary) asks it for a token,
+        V(dgxspark-await-ray) waits for all nodes of Ray, V(dgxspark-mp-rank) keeps the ranks together where there is no Ray.
     type: str
-    choices: [dgxspark-memguard, dgxspark-canary]
+    choices: [dgxspark-await-ray, dgxspark-canary, dgxspark-memguard, dgxspark-mp-rank]
     required: true
 """
 
@@ -40,7 +42,7 @@ path: {description: Where the program is., returned: always, type: str, sample: 
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.dgxspark.serving.plugins.module_utils import _await_ray, _canary, _memguard
+from ansible_collections.dgxspark.serving.plugins.module_utils import _await_ray, _canary, _memguard, _mp_rank
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_program import (
     ProgramError,
     install_program,
@@ -48,7 +50,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._host_program imp
     program_path,
 )
 
-PROGRAMS = {item.PROGRAM: item for item in (_await_ray, _canary, _memguard)}
+PROGRAMS = {item.PROGRAM: item for item in (_await_ray, _canary, _memguard, _mp_rank)}
 
 
 def is_installed(name: str) -> bool:

@@ -157,6 +157,10 @@ full() {
         lab_up
         e2e test_60_serving.py
         ;;
+    mp)
+        lab_up
+        e2e test_70_mp.py
+        ;;
     preflight)
         lab_up
         e2e test_40_preflight.py
@@ -164,7 +168,7 @@ full() {
         python tests/bench/preflight.py
         ;;
     *)
-        echo "make test-full PART=...: gates, molecule, preflight, registry, rollback, serving" >&2
+        echo "make test-full PART=...: gates, molecule, mp, preflight, registry, rollback, serving" >&2
         exit 2
         ;;
     esac

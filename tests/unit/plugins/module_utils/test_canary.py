@@ -269,6 +269,13 @@ def test_the_program_restarts_in_order_and_gives_up(host, api):
     assert host()[1] == 3 and len(host()[3]) == 3
 
 
+def test_without_ray_only_the_engine_of_the_head_is_started_again(host, api):
+    """The others end with it, and come back by themselves."""
+    api.mode = "hang"
+    assert [host("--no-ray")[1] for _number in range(2)] == [1, 2]
+    assert host("--no-ray")[3] == ["stop dgxspark-vllm.service", "start --no-block dgxspark-vllm.service"]
+
+
 def test_the_program_leaves_a_host_alone_on_which_a_run_is_at_work(host, api, tmp_path):
     api.mode = "hang"
     (tmp_path / ".lease").write_text("{}", encoding="utf-8")

@@ -48,6 +48,22 @@ def test_two_hosts_fit(preset: dict[str, Any]) -> None:
     assert "--enable-auto-tool-choice" in arguments
 
 
+def test_without_ray_nothing_of_ray_is_planned(preset: dict[str, Any]) -> None:
+    plan = build_plan(preset, [HEAD, WORKER], PlanOptions(backend="mp"))
+    assert plan["backend"] == "mp" and "ray" not in plan["requirements"]["require"]
+    assert not [name for name in plan["ports"] if "ray" in name] and {"mp_master", "mp_ranks"} <= set(plan["ports"])
+    # With Ray all is as before, and no port is closed that nobody uses.
+    over_ray = build_plan(preset, [HEAD, WORKER], PlanOptions())
+    assert not [name for name in over_ray["ports"] if "mp" in name]
+
+
+def test_without_ray_every_host_has_as_many_gpus(preset: dict[str, Any]) -> None:
+    big = PlannedHost("spark-5be3", "worker", ("192.168.200.13",), gpus=3)
+    over = merged(preset, {"parallel": {"tensor": 4}})
+    assert "spark-1a32: 1, spark-5be3: 3" in refusal(over, [HEAD, big], backend="mp")["PLAN.MP_UNEVEN_GPUS"]
+    assert "PLAN.MP_UNEVEN_GPUS" not in refusal(merged(over, {"candidates": []}), [HEAD, big])
+
+
 def test_single_host_with_tensor_parallel_one_fits(preset: dict[str, Any]) -> None:
     small = merged(preset, {"parallel": {"tensor": 1}, "model": {"weights_gb": 65}})
     plan = build_plan(small, [PlannedHost("spark-1a32", "head", ())], PlanOptions())
@@ -109,7 +125,6 @@ def test_values_that_do_not_fit(preset: dict[str, Any], override: dict[str, Any]
     ("options", "expected"),
     [
         ({"backend": "slurm"}, "PLAN.VALUE_NOT_ALLOWED"),
-        ({"backend": "mp"}, "PLAN.BACKEND_NOT_AVAILABLE"),
         ({"unlisted_holders": "kill"}, "PLAN.VALUE_NOT_ALLOWED"),
         ({"api_port": 70000}, "PLAN.VALUE_NOT_ALLOWED"),
         ({"stop": {"containers": ["embeddings"]}, "keep": {"containers": ["embeddings"]}}, "PLAN.STOP_AND_KEEP"),

@@ -9,6 +9,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._summary import s
 PLAN: dict[str, Any] = {
     "description": "A model",
     "preset": "p",
+    "backend": "ray",
     "hosts": [{"name": "a", "role": "head", "management_address": "", "control_address": "192.168.200.12"}],
     "api": {"port": 8000},
     "model": {"served_name": "qwen35"},
@@ -43,6 +44,12 @@ def text(**values: Any) -> str:
             **values,
         }
     )
+
+
+def test_without_ray_nothing_is_said_of_it() -> None:
+    found = text(plan={**PLAN, "backend": "mp"}, ray=None)
+    assert "1 host(s) without Ray (mp)" in found and "when the engine started" in found
+    assert "without Ray" not in text() and "when Ray started" in text()
 
 
 def test_a_whole_run() -> None:

@@ -1,0 +1,148 @@
+"""Two hosts without Ray: deployment, dead ranks, reboots, the way back (make test-full PART=mp)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+from conftest import containers, lab, nothing_of_ours_runs, on, run_playbook, unit_state, what_ran_before_runs
+
+HOSTS = ("spark-head", "spark-worker")
+ENGINE, CANARY = "dgxspark-vllm.service", "dgxspark-canary.service"
+MP = ("-e", "spark_backend=mp")
+# Two starts of the engine on two cores.
+SERVES_AGAIN_WITHIN_SECONDS = 420
+# A rank that has lost another is stopped at once; docker stop may take its whole time limit.
+NOTICED_WITHIN_SECONDS = 40
+
+
+def answers() -> bool:
+    request = {"model": "qwen35", "temperature": 0, "max_tokens": 64}
+    body = json.dumps({**request, "messages": [{"role": "user", "content": "What is 2+2?"}]})
+    script = (
+        "curl -s --max-time 60 -H 'Content-Type: application/json' -H \"Authorization: Bearer $(cat /etc/dgxspark/api-key)\" "
+        f"-d '{body}' http://127.0.0.1:8000/v1/chat/completions"
+    )
+    return "2 + 2 = 4." in on("spark-head", "sh", "-c", script, check=False)
+
+
+def wait_until(what: Callable[[], bool], seconds: float) -> float:
+    started = time.monotonic()
+    while not what():
+        assert time.monotonic() - started < seconds, f"not within {seconds} s"
+        time.sleep(1)
+    return time.monotonic() - started
+
+
+def rank_of(host: str) -> str:
+    """Id of the container that is the host's rank, or nothing."""
+    return str(containers(host).get("dgxspark-vllm", {}).get("Id", ""))
+
+
+def engine_processes(host: str) -> str:
+    return on(host, "pgrep", "-af", "^(VLLM::|.*vllm serve|.*dgxspark-mp-rank)", check=False)
+
+
+def journal(host: str, unit: str = ENGINE) -> str:
+    return on(host, "journalctl", "-u", unit, "--no-pager", "--output=cat", "--lines=400")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def start_state() -> None:
+    lab("reset")
+
+
+def test_a_start_that_fails_is_undone_on_all_hosts() -> None:
+    run = run_playbook(*MP, "-e", '{"spark_engine_arguments": ["--no-such-argument"]}')
+    run.assert_stopped_at("9")
+    assert "--no-such-argument" in run.output
+    assert nothing_of_ours_runs() == [] and what_ran_before_runs() == {}
+
+
+def test_two_hosts_serve_without_ray() -> None:
+    run = run_playbook(*MP)
+    assert run.returncode == 0, run.output[-3000:]
+    assert "== Gate 7: no Ray: mp" in run.output and "2 host(s) without Ray (mp)" in run.output
+    assert answers()
+    for rank, host in enumerate(HOSTS):
+        engine = containers(host)["dgxspark-vllm"]
+        assert engine["Config"]["Labels"]["io.dgxspark.serving.role"] == "engine"
+        assert engine["Config"]["Labels"]["io.dgxspark.serving.rank"] == str(rank)
+        assert engine["HostConfig"]["NetworkMode"] == engine["HostConfig"]["IpcMode"] == "host"
+        assert engine["HostConfig"]["CapDrop"] == ["ALL"]
+        assert "dgxspark-ray" not in containers(host)
+        assert on(host, "sh", "-c", "ls /etc/dgxspark /etc/systemd/system").count("ray") == 0
+        for unit in (ENGINE, "dgxspark-memguard.service", "dgxspark-firewall.service"):
+            assert unit_state(host, unit) == "active"
+    # The key of the API has no business on a worker.
+    assert "api-key" not in on("spark-worker", "ls", "/etc/dgxspark")
+
+
+def test_a_second_run_changes_nothing() -> None:
+    run = run_playbook(*MP)
+    assert run.returncode == 0, run.output[-3000:]
+    assert set(run.changed.values()) == {0}
+
+
+def test_what_the_ranks_listen_on_is_silent_for_the_management_network() -> None:
+    listening = on("spark-head", "sh", "-c", "ss -ltnH | awk '{print $4}'").split()
+    ports = sorted({int(address.rsplit(":", 1)[1]) for address in listening if not address.startswith("127.")})
+    assert {20121, 8000} <= set(ports)
+    answers_of = {port: lab("probe", str(port)).strip().splitlines()[-1] for port in ports if port != 22}
+    assert answers_of.pop(8000) == "open"
+    assert set(answers_of.values()) <= {"filtered", "closed"}, answers_of
+
+
+@pytest.mark.parametrize("host", HOSTS[::-1])
+def test_a_rank_that_is_killed_ends_the_other_and_both_come_back(host: str) -> None:
+    """vLLM alone would notice at the next request, and a worker never."""
+    other = HOSTS[1 - HOSTS.index(host)]
+    before = rank_of(other)
+    on(host, "docker", "kill", "dgxspark-vllm")
+    wait_until(lambda: rank_of(other) != before, NOTICED_WITHIN_SECONDS)
+    wait_until(answers, SERVES_AGAIN_WITHIN_SECONDS)
+    assert "has ended: this rank is ended" in journal(other)
+
+
+def test_a_rank_that_hangs_is_noticed_by_the_canary() -> None:
+    before = {host: rank_of(host) for host in HOSTS}
+    on("spark-worker", "pkill", "-STOP", "-f", "^VLLM::Worker")
+    for _failure in range(2):
+        on("spark-head", "systemctl", "start", CANARY, check=False)
+    assert json.loads(on("spark-head", "cat", "/var/lib/dgxspark/state/canary.json"))["state"] == "restarted"
+    wait_until(lambda: all(rank_of(host) not in ("", before[host]) for host in HOSTS), SERVES_AGAIN_WITHIN_SECONDS)
+    wait_until(answers, SERVES_AGAIN_WITHIN_SECONDS)
+
+
+@pytest.mark.parametrize("order", [HOSTS[::-1], HOSTS])
+def test_both_hosts_reboot_and_serve_again(order: tuple[str, str]) -> None:
+    for host in order:
+        subprocess.run(["docker", "stop", "-t", "90", host], check=True, stdout=subprocess.DEVNULL)
+    for host in order:
+        subprocess.run(["docker", "start", host], check=True, stdout=subprocess.DEVNULL)
+        # The second host is still off when the first is up.
+        time.sleep(15)
+    seconds = wait_until(answers, SERVES_AGAIN_WITHIN_SECONDS)
+    print(f"serving again {seconds:.0f} s after the second host was started")
+
+
+def test_a_stop_leaves_no_process_behind() -> None:
+    """First the head alone: the worker's rank ends with it, and waits without memory."""
+    on("spark-head", "systemctl", "stop", ENGINE)
+    wait_until(lambda: not rank_of("spark-worker"), NOTICED_WITHIN_SECONDS)
+    on("spark-worker", "systemctl", "stop", ENGINE)
+    time.sleep(5)
+    for host in HOSTS:
+        assert engine_processes(host) == ""
+        assert unit_state(host, ENGINE) == "inactive"
+
+
+def test_over_ray_again_nothing_of_mp_is_left() -> None:
+    run = run_playbook()
+    assert run.returncode == 0, run.output[-3000:]
+    assert "dgxspark-vllm" not in containers("spark-worker") and "dgxspark-ray" in containers("spark-worker")
+    assert "engine.env" not in on("spark-worker", "ls", "/etc/dgxspark")
+    assert answers()
