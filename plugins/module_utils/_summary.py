@@ -105,9 +105,13 @@ def _acceptance_rows(acceptance: Mapping[str, Any], plan: Mapping[str, Any]) -> 
     lines += _row("answer", first["content"].splitlines())
     calls = [f"{call['name']}({call['arguments']})" for answer in answers for call in answer["tool_calls"]]
     lines += _row("tool call", calls[:1])
-    expected = plan["expected"].get("tokens_per_second")
+    expected, first_token = plan["expected"].get("tokens_per_second"), acceptance.get("first_token_seconds")
     lines += _row(
         "speed",
-        [f"{acceptance['tokens_per_second']} tokens/s on one stream" + (f", expected {expected}" if expected else "")],
+        [
+            f"{acceptance['tokens_per_second']} tokens/s on one stream"
+            + (f", expected {expected}" if expected else "")
+            + (f"; first token after {first_token} s" if first_token else "")
+        ],
     )
     return lines

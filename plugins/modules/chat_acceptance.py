@@ -11,7 +11,7 @@ short_description: Ask the served model questions and judge the answers
 version_added: 0.1.0
 description:
   - Sends real chat completions to an OpenAI compatible API and checks content, reasoning, tool call and usage, three requests in
-    a row and two at a time. Measures tokens per second.
+    a row, two at a time, and one streamed. Measures tokens per second and the time to the first token.
   - The questions and what must come back belong to the preset.
 author:
   - dgxspark.serving contributors (@dgxspark)
@@ -50,6 +50,10 @@ options:
     description: A slower single stream is a warning.
     type: float
     default: 0.0
+  expected_first_token_seconds:
+    description: A later first token of a streamed answer is a warning. V(0) expects nothing.
+    type: float
+    default: 0.0
 """
 
 EXAMPLES = r"""
@@ -78,6 +82,11 @@ tokens_per_second:
   returned: always
   type: float
   sample: 27.4
+first_token_seconds:
+  description: Until the first token of the streamed answer. Zero if an answer before it was wrong.
+  returned: always
+  type: float
+  sample: 0.41
 findings:
   description: What is wrong, worst first.
   returned: always
@@ -85,12 +94,15 @@ findings:
   elements: dict
 """
 
-import contextlib
-from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.dgxspark.serving.plugins.module_utils._acceptance import REQUESTS_AT_A_TIME, accept
+from ansible_collections.dgxspark.serving.plugins.module_utils._acceptance import (
+    REQUESTS_AT_A_TIME,
+    Expected,
+    accept,
+)
+from ansible_collections.dgxspark.serving.plugins.module_utils._chat_api import ChatApi, read_key
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import (
     as_dicts,
     describe,
@@ -98,10 +110,6 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._findings import 
     refused,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_python import require_docker_sdk
-
-with contextlib.suppress(ImportError):
-    # require_docker_sdk reports it when it is missing: the libraries come together.
-    import requests
 
 
 def main() -> None:
@@ -115,37 +123,27 @@ def main() -> None:
             "max_tokens": {"type": "int", "default": 1024, "no_log": False},
             "timeout_seconds": {"type": "float", "default": 300},
             "expected_tokens_per_second": {"type": "float", "default": 0.0, "no_log": False},
+            "expected_first_token_seconds": {"type": "float", "default": 0.0, "no_log": False},
             **findings_argument_spec(),
         },
         supports_check_mode=True,
     )
     require_docker_sdk(module)
     options = module.params
-    headers = {}
-    if options["api_key_file"]:
-        try:
-            with open(options["api_key_file"], encoding="utf-8") as handle:
-                headers["Authorization"] = f"Bearer {handle.read().strip()}"
-        except OSError as error:
-            module.fail_json(msg=f"api_key_file {options['api_key_file']} cannot be read: {error}. Use become.")
-
-    def post(body: Mapping[str, Any]) -> tuple[int, Any, str]:
-        response = requests.post(
-            f"{options['url'].rstrip('/')}/chat/completions",
-            json=body,
-            headers=headers,
-            timeout=options["timeout_seconds"],
-        )
-        return response.status_code, response.json() if response.ok else None, response.text
-
+    try:
+        api = ChatApi(options["url"], read_key(options["api_key_file"]), options["timeout_seconds"])
+    except OSError as error:
+        module.fail_json(msg=f"api_key_file {options['api_key_file']} cannot be read: {error}. Use become.")
+    expected = Expected(options["expected_tokens_per_second"], options["expected_first_token_seconds"])
     acceptance = accept(
-        options["questions"], options["served_name"], options["max_tokens"], options["expected_tokens_per_second"], post
+        options["questions"], options["served_name"], options["max_tokens"], expected, api.post, api.stream
     )
     single = acceptance.answers[:-REQUESTS_AT_A_TIME] or acceptance.answers
     result: dict[str, Any] = {
         "changed": False,
         "answers": [answer.as_dict() for answer in acceptance.answers],
         "tokens_per_second": max((answer.tokens_per_second for answer in single), default=0.0),
+        "first_token_seconds": acceptance.first_token_seconds,
         "findings": as_dicts(acceptance.findings),
     }
     failing = refused(acceptance.findings, options["fail_on"])

@@ -43,6 +43,10 @@ options:
     description: For how long it is good. V(0) gives none.
     type: int
     default: 0
+  active:
+    description: Fails when one of O(units) is not active, and reads no journal.
+    type: bool
+    default: false
   health_url:
     description: Address that answers 200 when the API is up. Empty means that it is not asked.
     type: str
@@ -92,6 +96,7 @@ def main() -> None:
             "ray_container": {"type": "str", "default": ""},
             "run": {"type": "str", "default": ""},
             "restore_seconds": {"type": "int", "default": 0},
+            "active": {"type": "bool", "default": False},
             "health_url": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
@@ -101,7 +106,15 @@ def main() -> None:
         if options["run"] and options["restore_seconds"]:
             renew(options["run"], options["restore_seconds"])
         states = unit_states(options["units"])
-        lines, cursor = journal(options["units"], options["cursor"], options["since"])
+        down = [f"{state.name} is {state.active} ({state.result})" for state in states if state.active != "active"]
+        if options["active"] and down:
+            module.fail_json(
+                msg=f"This rank does not run: {', '.join(down)}. See journalctl --unit={down[0].split()[0]}."
+            )
+        lines: list[str] = []
+        cursor = options["cursor"]
+        if not options["active"]:
+            lines, cursor = journal(options["units"], options["cursor"], options["since"])
     except WorkloadError as error:
         module.fail_json(msg=str(error))
     module.exit_json(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.dgxspark.serving.plugins.module_utils._acceptance import accept
+from ansible_collections.dgxspark.serving.plugins.module_utils._acceptance import Expected, accept
+from ansible_collections.dgxspark.serving.plugins.module_utils._chat_api import Streamed
 
 QUESTIONS = [
     {"name": "sum", "prompt": "What is 2+2?", "content_matches": r"\b4\b", "reasoning": True},
@@ -50,7 +52,7 @@ class Server:
 
 def judge(plain: Any = None, tool: Any = None, expected: float = 0) -> tuple[list[str], Server]:
     server = Server(plain or completion(), tool or tool_completion())
-    result = accept(QUESTIONS, "qwen35", 64, expected, server)
+    result = accept(QUESTIONS, "qwen35", 64, Expected(expected), server)
     return [finding.id for finding in result.findings], server
 
 
@@ -93,3 +95,39 @@ def test_an_engine_that_dies_at_the_third_request_is_found() -> None:
 def test_slow_is_a_warning() -> None:
     found, _server = judge(expected=1e9)
     assert found == ["ACCEPTANCE.SLOW"]
+
+
+GOOD_STREAM = Streamed(
+    "2 + 2 = 4.", "2 plus 2 makes 4.", pieces=9, tokens=12, first_token_seconds=0.4, seconds=1, complete=True
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "found", "words"),
+    [
+        ({}, [], ""),
+        ({"content": "2 + 2 = ", "complete": False}, ["ACCEPTANCE.STREAM"], "ended early"),
+        ({"content": "Paris."}, ["ACCEPTANCE.STREAM"], "was streamed as 'Paris.'"),
+        ({"pieces": 1}, ["ACCEPTANCE.STREAM"], "came in one piece"),
+        ({"error": "status 500: no"}, ["ACCEPTANCE.STREAM"], "could not be streamed: status 500"),
+        ({"first_token_seconds": 2.5}, ["ACCEPTANCE.SLOW"], "2.5 s until the first token, expected are 1.0"),
+    ],
+)
+def test_the_streamed_answer(change: dict[str, Any], found: list[str], words: str) -> None:
+    asked = []
+
+    def stream(body: Mapping[str, Any]) -> Streamed:
+        asked.append(body)
+        return replace(GOOD_STREAM, **change)
+
+    server = Server(completion(), tool_completion())
+    result = accept(QUESTIONS, "qwen35", 64, Expected(0, 1.0), server, stream)
+    assert [finding.id for finding in result.findings] == found
+    assert words in " ".join(finding.message for finding in result.findings)
+    assert len(asked) == 1 and result.first_token_seconds == change.get("first_token_seconds", 0.4)
+
+
+def test_after_a_wrong_answer_nothing_is_streamed() -> None:
+    server = Server(completion("5"), tool_completion())
+    result = accept(QUESTIONS, "qwen35", 64, Expected(), server, lambda body: pytest.fail("was asked"))
+    assert result.failed and result.first_token_seconds == 0

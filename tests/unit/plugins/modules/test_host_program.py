@@ -12,7 +12,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils import _host_prog
 from ansible_collections.dgxspark.serving.plugins.modules import host_program
 
 
-@pytest.mark.parametrize("name", ["dgxspark-memguard", "dgxspark-canary"])
+@pytest.mark.parametrize("name", ["dgxspark-memguard", "dgxspark-canary", "dgxspark-await-ray", "dgxspark-mp-rank"])
 def test_a_program_is_installed_once_and_runs_alone(name, run_module, monkeypatch, tmp_path):
     monkeypatch.setattr(_host_program, "PROGRAM_FOLDER", str(tmp_path))
     path = tmp_path / f"{name}.pyz"
