@@ -37,6 +37,8 @@ RAY_UNIT, ENGINE_UNIT = "dgxspark-ray.service", "dgxspark-vllm.service"
 # One token of an idle engine takes less than a second; 61 s were measured until vLLM itself notices a rank that is gone.
 TIMEOUT_SECONDS = 20.0
 FAILURES = 2
+# A prompt of a single token is a case of its own in some kernels: vLLM 0.32 for CPUs dies of it ("expect x to be transposed").
+PROMPT = "What is 2+2?"
 # A first start with cold caches of compilers took up to 36 minutes; the role passes what this deployment took.
 START_SECONDS = 3600.0
 # After a day of service a new failure is a new one, and may be answered by a restart again.
@@ -142,7 +144,7 @@ class Api:
 
     def one_token(self) -> Answer:
         before, started = self.progress(), time.monotonic()
-        body = {"model": self.model, "prompt": "1", "max_tokens": 1, "temperature": 0}
+        body = {"model": self.model, "prompt": PROMPT, "max_tokens": 1, "temperature": 0}
         try:
             status, text = self._ask("POST", "/v1/completions", body)
         except TimeoutError:

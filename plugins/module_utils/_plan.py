@@ -362,6 +362,16 @@ def _api(options: PlanOptions) -> dict[str, Any]:
     return {"bind": bind, "port": options.api_port, "local_url": f"http://{local}:{options.api_port}"}
 
 
+def _requirements(preset: Mapping[str, Any], backend: str) -> dict[str, Any]:
+    """What the image must have. null takes an entry of an extended preset away."""
+
+    def given(kind: str) -> dict[str, Any]:
+        return {key: value for key, value in (preset["requirements"].get(kind) or {}).items() if value is not None}
+
+    # An image without Ray serves with mp: under auto the image selection decides.
+    return {"require": {**given("require"), **({"ray": True} if backend == RAY else {})}, "prefer": given("prefer")}
+
+
 def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options: PlanOptions) -> dict[str, Any]:
     """The plan of the whole deployment.
 
@@ -387,21 +397,7 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
         "backend": options.backend,
         "model": dict(preset["model"]),
         "candidates": [dict(candidate) for candidate in preset["candidates"]],
-        "requirements": {
-            "require": {
-                **{
-                    key: value
-                    for key, value in (preset["requirements"].get("require") or {}).items()
-                    if value is not None
-                },
-                # An image without Ray serves with mp: under auto the image selection decides.
-                **({"ray": True} if options.backend == RAY else {}),
-            },
-            # null takes an entry of an extended preset away.
-            "prefer": {
-                key: value for key, value in (preset["requirements"].get("prefer") or {}).items() if value is not None
-            },
-        },
+        "requirements": _requirements(preset, options.backend),
         "engine": dict(preset["engine"]),
         "engine_arguments": engine_arguments(preset, options),
         "environment": {key: str(value) for key, value in (preset["engine"].get("environment") or {}).items()},

@@ -71,12 +71,7 @@ def summary(values: Mapping[str, Any]) -> str:
             "memory",
             [_memory(host["name"], host["memory_before"], host["memory_after"], first) for host in values["hosts"]],
         )
-    if values.get("rungs"):
-        lines += _row("ladder", [f"rung {rung['rung']}: {rung['why']}" for rung in values["rungs"]])
-    if plan["backend"] == MP:
-        lines += _row("ranks", [f"{len(plan['hosts'])} host(s) without Ray (mp)"])
-    if values.get("ray"):
-        lines += _row("Ray", [values["ray"].get("explanation", "")])
+    lines += _ranks(values)
     head = next(host for host in plan["hosts"] if host["role"] == "head")
     address = head["management_address"] or head["control_address"] or "127.0.0.1"
     lines += _row(
@@ -93,6 +88,19 @@ def summary(values: Mapping[str, Any]) -> str:
         "seconds", [", ".join(f"gate {number} {title}: {seconds}" for number, title, seconds in values["gates"])]
     )
     return "\n".join(lines)
+
+
+def _ranks(values: Mapping[str, Any]) -> list[str]:
+    lines = (
+        _row("ladder", [f"rung {rung['rung']}: {rung['why']}" for rung in values["rungs"]])
+        if values.get("rungs")
+        else []
+    )
+    if values["plan"]["backend"] == MP:
+        lines += _row("ranks", [f"{len(values['plan']['hosts'])} host(s) without Ray (mp)"])
+    if values.get("ray"):
+        lines += _row("Ray", [values["ray"].get("explanation", "")])
+    return lines
 
 
 def _acceptance_rows(acceptance: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
