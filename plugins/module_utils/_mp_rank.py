@@ -32,7 +32,7 @@ PROGRAM = "dgxspark-mp-rank"
 # A rank that was ended because another one had ended: "temporary failure" of sysexits.h.
 PEER_GONE = 75
 
-START = b"start\n"
+HELLO, START = b"dgxspark rank\n", b"start\n"
 LOOK_EVERY_SECONDS = 1.0
 # A host that is off does not answer at all, so a try may take this long; then a pause.
 CONNECT_SECONDS = 5.0
@@ -69,12 +69,13 @@ def _ended(connection: socket.socket) -> bool:
 
 @dataclass
 class Head:
-    """The meeting place. workers: addresses of all other hosts."""
+    """The meeting place. workers: addresses of all other hosts; callers: who has connected and not said yet what it is."""
 
     listener: socket.socket
     workers: Sequence[str]
     say: Say = _say
     joined: dict[str, socket.socket] = field(default_factory=dict)
+    callers: dict[socket.socket, str] = field(default_factory=dict)
 
     @classmethod
     def at(cls, place: tuple[str, int], workers: Sequence[str], say: Say = _say) -> Head:
@@ -97,30 +98,40 @@ class Head:
 
     def look(self, seconds: float) -> list[str]:
         """Takes in who comes. Returns the addresses whose connection has ended, one that was replaced by a new one included."""
-        lost = []
         with selectors.DefaultSelector() as selector:
-            selector.register(self.listener, selectors.EVENT_READ)
-            for address, connection in self.joined.items():
-                selector.register(connection, selectors.EVENT_READ, address)
-            ready = [key for key, _events in selector.select(seconds)]
-        for key in ready:
-            if key.data and _ended(self.joined[key.data]):
-                self.joined.pop(key.data).close()
-                lost.append(str(key.data))
-        if any(not key.data for key in ready):
-            # One that has given up between the call and the answer.
+            for connection in (self.listener, *self.callers, *self.joined.values()):
+                selector.register(connection, selectors.EVENT_READ)
+            ready = [key.fileobj for key, _events in selector.select(seconds)]
+        lost = [address for address, connection in self.joined.items() if connection in ready and _ended(connection)]
+        for address in lost:
+            self.joined.pop(address).close()
+        for caller in [caller for caller in self.callers if caller in ready]:
+            lost += self._take_in(caller, self.callers.pop(caller))
+        if self.listener in ready:
+            # One that has given up between the call and the answer is none.
             with contextlib.suppress(ConnectionError):
-                lost += self._accept()
+                self._accept()
         return lost
 
-    def _accept(self) -> list[str]:
+    def _accept(self) -> None:
         connection, (address, *_port) = self.listener.accept()
-        if address not in self.workers:
-            self.say(f"{address} is no host of the deployment, it may not join")
-            connection.close()
+        if address in self.workers:
+            self.callers[_keep_alive(connection)] = address
+            return
+        self.say(f"{address} is no host of the deployment, it may not join")
+        connection.close()
+
+    def _take_in(self, caller: socket.socket, address: str) -> list[str]:
+        """Who does not say what a rank says only looks whether the port answers, as the preflight does: that is no rank."""
+        try:
+            is_rank = caller.recv(len(HELLO)) == HELLO
+        except OSError:
+            is_rank = False
+        if not is_rank:
+            caller.close()
             return []
         before = self.joined.pop(address, None)
-        self.joined[address] = _keep_alive(connection)
+        self.joined[address] = caller
         if before is None:
             return []
         before.close()
@@ -151,7 +162,7 @@ class Head:
             raise PeerGone(f"the rank at {', '.join(lost)} has ended")
 
     def close(self) -> None:
-        for connection in (*self.joined.values(), self.listener):
+        for connection in (*self.callers, *self.joined.values(), self.listener):
             connection.close()
 
 
@@ -178,6 +189,7 @@ class Worker:
             connection.settimeout(None)
             _keep_alive(connection)
             try:
+                connection.sendall(HELLO)
                 started = connection.recv(len(START))
             except OSError:
                 started = b""

@@ -148,6 +148,23 @@ def test_strangers_may_not_join(hosts):
     assert not stranger.started and not head.started
 
 
+def test_a_look_whether_the_port_answers_is_no_rank(hosts):
+    """The preflight of a second run connects from every host to every port."""
+    every = [hosts(HEAD), hosts(FIRST), hosts(SECOND)]
+    ranks = [host.rank for host in every]
+    address, _colon, port = every[0].command[4].rpartition(":")
+    for source in (FIRST, SECOND, HEAD):
+        socket.create_connection((address, int(port)), 5, (source, 0)).close()
+    # One that stays and says nothing, and one that says something else.
+    with (
+        socket.create_connection((address, int(port)), 5, (FIRST, 0)),
+        socket.create_connection((address, int(port)), 5, (FIRST, 0)) as other,
+    ):
+        other.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        time.sleep(2 * _mp_rank.LOOK_EVERY_SECONDS)
+    assert [host.rank for host in every] == ranks and all(host.process.poll() is None for host in every)
+
+
 def test_the_exit_status_is_that_of_the_rank(hosts):
     every = [hosts(HEAD), hosts(FIRST), hosts(SECOND)]
     assert all(host.rank for host in every)
