@@ -9,15 +9,16 @@ PRIVATE to this collection.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-with contextlib.suppress(ImportError):
-    # _host_python reports it when it is missing: the libraries come together.
+# It finds the folder of the libraries of role host_setup, so it must be imported before them.
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_python import REQUESTS_IMPORT_ERROR
+
+if not REQUESTS_IMPORT_ERROR:
     import requests
 
 

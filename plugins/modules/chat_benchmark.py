@@ -83,7 +83,7 @@ table:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.dgxspark.serving.plugins.module_utils._chat_api import ChatApi, read_key
 from ansible_collections.dgxspark.serving.plugins.module_utils._chat_benchmark import Load, measure, table
-from ansible_collections.dgxspark.serving.plugins.module_utils._host_python import require_docker_sdk
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_python import require_requests
 
 
 def main() -> None:
@@ -101,7 +101,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    require_docker_sdk(module)
+    require_requests(module)
     options = module.params
     if min([*options["streams"], options["requests"], options["max_tokens"]], default=0) < 1:
         module.fail_json(msg="streams, requests and max_tokens must be 1 or more.")
