@@ -8,6 +8,8 @@ import pytest
 from ansible_collections.dgxspark.serving.plugins.module_utils import _restore_point as restore_point
 from ansible_collections.dgxspark.serving.plugins.module_utils import _rollback as rollback
 from ansible_collections.dgxspark.serving.plugins.module_utils import _teardown as teardown_util
+from ansible_collections.dgxspark.serving.plugins.module_utils._listeners import Listener
+from ansible_collections.dgxspark.serving.plugins.module_utils._process_owner import ProcessOwner
 from ansible_collections.dgxspark.serving.plugins.module_utils._restore_point import (
     RestorePoint,
     in_start_order,
@@ -183,6 +185,24 @@ def test_our_own_deployment_is_replaced_and_its_files_come_back_without_secrets(
     assert managed.read_text(encoding="utf-8") == "A=1\n"
     assert host.units["dgxspark-ray.service"]["active"] == "active"
     assert f"file {secret}" in remove_deployment(with_secrets=True, run=host)
+
+
+def test_ports_that_the_kernel_picked_for_our_units_are_not_awaited(
+    monkeypatch: pytest.MonkeyPatch, host: FakeHost, tmp_path: Path
+) -> None:
+    """Ranks and message queues listen on others after a restart; a service of the user must have the same again."""
+    listeners = [
+        Listener(port, "0.0.0.0", "1", pid)
+        for pid, ports in ((7, (8000, 20121, 41234)), (8, (8080, 41235)))
+        for port in ports
+    ]
+    monkeypatch.setattr(restore_point, "all_listeners", lambda: listeners)
+    units = {7: "dgxspark-vllm.service", 8: "vllm-proxy.service"}
+    owners = {pid: ProcessOwner(pid, "", "", name, "root", 1) for pid, name in units.items()}
+    monkeypatch.setattr(restore_point, "process_owner", owners.get)
+    host.units["dgxspark-vllm.service"] = unit()
+    ports = {entry["name"]: entry["ports"] for entry in stopped(host, tmp_path).units}
+    assert ports["dgxspark-vllm.service"] == [8000, 20121] and ports["vllm-proxy.service"] == [8080, 41235]
 
 
 def test_the_original_and_the_newest_are_kept(tmp_path: Path) -> None:
