@@ -13,6 +13,7 @@ import glob
 import json
 import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -235,6 +236,19 @@ def _containers_get_what_they_need(subject: str, wishes: runtime.ContainerWishes
     survey.findings += kernel.judge_rootless(subject, bool(docker.get("rootless")), remove_ipc)
 
 
+def _nft(subject: str, needs: Needs, survey: Survey) -> None:
+    if needs.firewall and not shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin:/bin"):
+        survey.findings.append(
+            Finding(
+                "HOST.NFT_MISSING",
+                ERROR,
+                subject,
+                "The program nft is not installed, and the ports of Ray and the engine are to be closed to other networks.",
+                "apt install nftables, or set spark_firewall: false and close them in another way.",
+            )
+        )
+
+
 def _say_what_is_unseen(subject: str, survey: Survey) -> None:
     if survey.facts["listeners"] and not all(row["pid"] for row in survey.facts["listeners"]):
         survey.unseen.append("whose processes hold ports")
@@ -273,6 +287,7 @@ def survey_host(
     survey.facts["images"] = disks.local_images(needs.images, run) if survey.facts["docker"] else {}
     survey.facts["listeners"] = _listening(needs.ports, found, proc_root)
     _disks(subject, needs, survey)
+    _nft(subject, needs, survey)
     if wishes:
         _containers_get_what_they_need(subject, wishes, survey)
     if needs.probe:
