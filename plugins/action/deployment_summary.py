@@ -61,5 +61,5 @@ class ActionModule(ActionBase):
             "name": name,
             "teardown": self._ran(own, "service_teardown_result"),
             "memory_before": self._ran(own, "preflight_memory"),
-            "memory_after": self._ran(own, "service_teardown_dropped") or self._ran(own, "service_teardown_memory"),
+            "memory_after": self._ran(own, "service_teardown_memory"),
         }

@@ -38,6 +38,7 @@ class Needs:
     stop: Mapping[str, Sequence[str]] | None = None
     keep: Mapping[str, Sequence[str]] = field(default_factory=dict)
     end_orphans: bool = False
+    firewall: bool = False
 
 
 def needed_ports(plan: Mapping[str, Any], host: Mapping[str, Any]) -> tuple[int, ...]:
@@ -74,6 +75,7 @@ def needs_of(plan: Mapping[str, Any]) -> Needs:
         images=tuple(str(candidate["image"]) for candidate in plan["candidates"]),
         stop=plan["stop"],
         keep=plan["keep"],
+        firewall=bool(plan.get("firewall")),
         end_orphans=plan["unlisted_holders"] == "stop",
         probe=Probe(str(own["control_address"]), fabric_ports(plan, own), peers) if peers else None,
     )

@@ -13,6 +13,7 @@ import glob
 import json
 import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -235,6 +236,27 @@ def _containers_get_what_they_need(subject: str, wishes: runtime.ContainerWishes
     survey.findings += kernel.judge_rootless(subject, bool(docker.get("rootless")), remove_ipc)
 
 
+def _learned() -> dict[str, Any]:
+    """A file that is damaged costs what was learned, and no deployment: the ladder learns it again."""
+    try:
+        return dict(json.loads(kernel.read_text(LADDER_FILE) or "{}"))
+    except ValueError:
+        return {}
+
+
+def _nft(subject: str, needs: Needs, survey: Survey) -> None:
+    if needs.firewall and not shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin:/bin"):
+        survey.findings.append(
+            Finding(
+                "HOST.NFT_MISSING",
+                ERROR,
+                subject,
+                "The program nft is not installed, and the ports of Ray and the engine are to be closed to other networks.",
+                "apt install nftables, or set spark_firewall: false and close them in another way.",
+            )
+        )
+
+
 def _say_what_is_unseen(subject: str, survey: Survey) -> None:
     if survey.facts["listeners"] and not all(row["pid"] for row in survey.facts["listeners"]):
         survey.unseen.append("whose processes hold ports")
@@ -267,12 +289,13 @@ def survey_host(
     _docker(subject, run, survey)
     found = _workloads(subject, needs.units, run, survey)
     _teardown(needs, run, proc_root, survey)
-    survey.facts["learned"] = json.loads(kernel.read_text(LADDER_FILE) or "{}")
+    survey.facts["learned"] = _learned()
     if os.geteuid() == 0:
         survey.findings += judge_restore_state(subject)
     survey.facts["images"] = disks.local_images(needs.images, run) if survey.facts["docker"] else {}
     survey.facts["listeners"] = _listening(needs.ports, found, proc_root)
     _disks(subject, needs, survey)
+    _nft(subject, needs, survey)
     if wishes:
         _containers_get_what_they_need(subject, wishes, survey)
     if needs.probe:

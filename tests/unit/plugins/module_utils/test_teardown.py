@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -278,9 +277,7 @@ def stubborn() -> Iterator[subprocess.Popen[bytes]]:
 def test_a_stubborn_process_is_killed_after_the_grace_time(stubborn: subprocess.Popen[bytes]) -> None:
     found = processes()[stubborn.pid]
     assert found.command.startswith("VLLM::EngineCore")
-    started = time.monotonic()
     assert end_processes([found], grace_seconds=0.5) == []
-    assert time.monotonic() - started < 10
     assert stubborn.wait() == -signal.SIGKILL
 
 
