@@ -108,6 +108,8 @@ def test_a_rank_that_is_killed_ends_the_other_and_both_come_back(host: str) -> N
 
 
 def test_a_rank_that_hangs_is_noticed_by_the_canary() -> None:
+    # It leaves an engine alone that has not answered since its start.
+    on("spark-head", "systemctl", "start", CANARY)
     before = {host: rank_of(host) for host in HOSTS}
     on("spark-worker", "pkill", "-STOP", "-f", "^VLLM::Worker")
     for _failure in range(2):
