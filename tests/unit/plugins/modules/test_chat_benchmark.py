@@ -142,18 +142,9 @@ def test_the_table():
     lines = table(
         [{**row, "stream_tokens_per_second": 27.4, "first_token_seconds": 0.41, "first_token_seconds_max": 0.434}]
     )
-    assert lines[0].split() == [
-        "streams",
-        "requests",
-        "failed",
-        "tokens/s",
-        "per",
-        "stream",
-        "first",
-        "token",
-        "slowest",
-    ]
-    assert lines[1].split() == ["1", "2", "0", "26.7", "27.4", "0.41", "s", "0.43", "s"]
+    assert lines[0].split() == ["streams", "requests", "failed", "tokens/s", "each", "first", "s", "slowest", "s"]
+    assert lines[1].split() == ["1", "2", "0", "26.7", "27.4", "0.41", "0.43"]
+    assert max(map(len, lines)) < 70
 
 
 def test_the_module(api, tmp_path, run_module):
