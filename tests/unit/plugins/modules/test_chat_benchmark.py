@@ -23,12 +23,13 @@ LOAD = Load("qwen35", "Tell a story.", 8, 2)
 
 
 class FakeApi(http.server.ThreadingHTTPServer):
-    """mode: ok, error (status 500), broken (ends without [DONE]), late (says an error in the stream)."""
+    """awaited: nobody gets an answer before so many have asked at a time. mode: ok, error (status 500), broken (ends without [DONE]), late (says an error in the stream)."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         self.mode, self.asked, self.at_a_time, self.most = "ok", [], 0, 0
+        self.awaited, self.met = 1, threading.Event()
         self.lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), _Handler)
 
@@ -57,6 +58,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.server.asked.append({"key": self.headers["Authorization"], **body})
             self.server.at_a_time += 1
             self.server.most = max(self.server.most, self.server.at_a_time)
+            if self.server.most >= self.server.awaited:
+                self.server.met.set()
+        self.server.met.wait(20)
         self._answer(body)
         with self.server.lock:
             self.server.at_a_time -= 1
@@ -108,6 +112,7 @@ def test_a_stream_is_measured_from_its_first_token():
 
 
 def test_several_streams_at_a_time(api):
+    api.awaited = 3
     row = measure(LOAD, 3, ChatApi(api.url, KEY).stream)
     assert (row["streams"], row["requests"], row["failed"], row["tokens"], row["error"]) == (3, 6, 0, 48, "")
     assert 0.05 <= row["first_token_seconds"] <= row["first_token_seconds_max"] and row["tokens_per_second"] > 0
