@@ -23,7 +23,10 @@ LOAD = Load("qwen35", "Tell a story.", 8, 2)
 
 
 class FakeApi(http.server.ThreadingHTTPServer):
-    """awaited: nobody gets an answer before so many have asked at a time. mode: ok, error (status 500), broken (ends without [DONE]), late (says an error in the stream)."""
+    """awaited: nobody gets an answer before so many have asked at a time.
+
+    mode: ok, error (status 500), broken (ends without [DONE]), late (says an error in the stream).
+    """
 
     daemon_threads = True
 
