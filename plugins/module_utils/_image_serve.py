@@ -13,7 +13,7 @@ import os
 import shutil
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._registry_login i
     docker_config_path,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._remote_image import PlatformMissing, find_image
-from ansible_collections.dgxspark.serving.plugins.module_utils._rendezvous import Source
+from ansible_collections.dgxspark.serving.plugins.module_utils._rendezvous import Site, Source, tell_failure
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import CommandRunner, run_command
 
 # Layers of an image that is being pulled, until every host has it.
@@ -98,23 +98,31 @@ def serve(task: HeadTask, check_mode: bool, progress: Progress, run: CommandRunn
 
     Raises ImageSyncError when it cannot be had here, or when a worker could not take it.
     """
+    offers: list[Source] = []
     try:
-        engine = Engine.ask(run)
-        identity = full_identity(task.image, engine, run)
-        if identity is None or (task.digest and task.digest not in _names(task.image, run)):
-            return _serve_from_registry(task, engine, identity, check_mode, progress, run)
-        if task.workers:
-            image = offered(engine, identity.id, f"{identity.os}/{identity.architecture}")
-            with _source(task, offer_of(image, identity, compressed=False), site_of(image)) as source:
-                progress.enter("offering the image")
-                _check_reports(source.wait_for(task.workers))
-        return Fetched(False, 0, identity)
-    except ImageStoreError as error:
+        return _serve(task, check_mode, progress, run, offers)
+    except (ImageSyncError, ImageStoreError) as error:
+        if not offers:
+            tell_failure(task.address, task.port, task.token, task.workers, str(error))
         raise ImageSyncError(str(error)) from error
 
 
-def _source(task: HeadTask, offer: Offer, site: Any) -> Source:
-    return Source(task.address, task.port, task.token, {"manifest": lambda: iter([offer.as_json()])}, site)
+def _serve(task: HeadTask, check_mode: bool, progress: Progress, run: CommandRunner, offers: list[Source]) -> Fetched:
+    engine = Engine.ask(run)
+    identity = full_identity(task.image, engine, run)
+    if identity is None or (task.digest and task.digest not in _names(task.image, run)):
+        return _serve_from_registry(task, engine, identity, check_mode, progress, run, offers)
+    if task.workers:
+        image = offered(engine, identity.id, f"{identity.os}/{identity.architecture}")
+        with _source(task, offer_of(image, identity, compressed=False), site_of(image), offers) as source:
+            progress.enter("offering the image")
+            _check_reports(source.wait_for(task.workers))
+    return Fetched(False, 0, identity)
+
+
+def _source(task: HeadTask, offer: Offer, site: Site | None, offers: list[Source]) -> Source:
+    offers.append(Source(task.address, task.port, task.token, {"manifest": lambda: iter([offer.as_json()])}, site))
+    return offers[-1]
 
 
 def _check_reports(reports: Mapping[str, Mapping[str, Any]]) -> None:
@@ -148,6 +156,7 @@ def _serve_from_registry(
     check_mode: bool,
     progress: Progress,
     run: CommandRunner,
+    offers: list[Source],
 ) -> Fetched:
     if not task.source:
         raise ImageSyncError(
@@ -178,12 +187,13 @@ def _serve_from_registry(
     if check_mode:
         offer = Offer(identity, tuple((str(layer["digest"]), int(layer["size"])) for layer in remote.layers), True)
         if task.workers:
-            with _source(task, offer, None) as source:
+            with _source(task, offer, None, offers) as source:
                 _check_reports(source.wait_for(task.workers))
         return Fetched(True, offer.missing_bytes(known), None, present.id if present else "")
     _check_spool(task, remote.size)
     image = UpstreamImage.of(client, remote, task.spool_folder)
-    fetched = _pull_and_offer(task, engine, image, offer_of(image, identity, compressed=True), known, progress, run)
+    offer = offer_of(image, identity, compressed=True)
+    fetched = _pull_and_offer(task, engine, image, offer, known, progress, run, offers)
     image.forget()
     _confirm(task, run)
     return fetched
@@ -210,11 +220,10 @@ def _pull_and_offer(
     known: int,
     progress: Progress,
     run: CommandRunner,
+    offers: list[Source],
 ) -> Fetched:
     """The head's own engine pulls from the same folder as the others, at the same time."""
     failures: list[str] = []
-    # A worker may lack what the head has, so nothing is left out when there are workers.
-    end = image.start(0 if task.workers else known)
     own: list[Fetched] = []
 
     def pull() -> None:
@@ -224,13 +233,13 @@ def _pull_and_offer(
             failures.append(image.failure or str(error))
 
     try:
-        with _source(task, offer, site_of(image)) as source:
+        with _source(task, offer, site_of(image), offers) if task.workers else nullcontext() as source:
             thread = threading.Thread(target=pull, daemon=True)
             thread.start()
-            reports = source.wait_for(task.workers, busy=thread.is_alive) if task.workers else {}
+            reports = source.wait_for(task.workers, busy=thread.is_alive) if source else {}
             thread.join()
     finally:
-        end()
+        image.stop()
     if failures:
         raise ImageSyncError(failures[0])
     _check_reports(reports)

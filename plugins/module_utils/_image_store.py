@@ -31,7 +31,10 @@ PLAIN_LAYER_TYPE = "application/vnd.docker.image.rootfs.diff.tar"
 # What `docker info` calls the containerd store's kind of driver.
 _SNAPSHOTTER = "io.containerd.snapshotter.v1"
 # Blobs of containerd below Docker's root folder (an engine that runs its own) and of the system's containerd.
-_CONTENT = ("{root}/containerd/daemon/io.containerd.content.v1.content", "/var/lib/containerd/io.containerd.content.v1.content")
+_CONTENT = (
+    "{root}/containerd/daemon/io.containerd.content.v1.content",
+    "/var/lib/containerd/io.containerd.content.v1.content",
+)
 
 
 class ImageStoreError(Exception):
@@ -92,7 +95,9 @@ class Engine:
             info = json.loads(result.stdout)
             root = str(info["DockerRootDir"])
         except (ValueError, KeyError, TypeError) as error:
-            raise ImageStoreError(f"The Docker Engine does not answer: {result.stderr.strip() or 'no output'}") from error
+            raise ImageStoreError(
+                f"The Docker Engine does not answer: {result.stderr.strip() or 'no output'}"
+            ) from error
         kinds = dict(entry for entry in info.get("DriverStatus") or () if len(entry) == 2)
         return cls(root, str(info.get("Driver", "")), kinds.get("driver-type") == _SNAPSHOTTER)
 
@@ -234,7 +239,9 @@ class ContentImage(OfferedImage):
                 found = entry.get("platform") or {}
                 if f"{found.get('os')}/{found.get('architecture')}" == platform and engine.blob_path(entry["digest"]):
                     return cls.find(engine, entry["digest"], platform)
-            raise ImageStoreError(f"containerd's store has no complete image of {digest[:19]} for {platform}. Pull it again.")
+            raise ImageStoreError(
+                f"containerd's store has no complete image of {digest[:19]} for {platform}. Pull it again."
+            )
         config = str(content["config"]["digest"])
         missing = [layer["digest"] for layer in content["layers"] if not engine.blob_path(layer["digest"])]
         if missing:

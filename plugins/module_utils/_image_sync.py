@@ -179,7 +179,7 @@ def fetch(
 
     Raises ImageSyncError when the pull fails or what was pulled is not what the head has.
     """
-    offer = Offer.from_json(target.fetch("manifest").read())
+    offer = Offer.from_json(target.fetch_manifest())
     try:
         engine = Engine.ask(run)
         present = full_identity(image, engine, run)
@@ -203,7 +203,13 @@ def fetch(
 
 
 def pull_through(
-    image: str, offer: Offer, known: int, site: Site, engine: Engine, progress: Progress, run: CommandRunner = run_command
+    image: str,
+    offer: Offer,
+    known: int,
+    site: Site,
+    engine: Engine,
+    progress: Progress,
+    run: CommandRunner = run_command,
 ) -> Fetched:
     """Have this host's engine pull what a site offers, and give it its name. Raises ImageSyncError."""
     check_room(image, offer.needed_bytes(known), engine)

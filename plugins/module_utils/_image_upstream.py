@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_store import (
-    CHUNK_BYTES,
     BytesContent,
     Content,
     OfferedImage,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_sync import ImageSyncError
+from ansible_collections.dgxspark.serving.plugins.module_utils._layer_tar import CHUNK_BYTES
 from ansible_collections.dgxspark.serving.plugins.module_utils._registry_client import RegistryClient, RegistryError
 from ansible_collections.dgxspark.serving.plugins.module_utils._remote_image import RemoteImage
 
@@ -109,18 +109,21 @@ class Arriving:
             self.failure = failure
             self._changed.notify_all()
 
+    def _wait_beyond(self, offset: int) -> int:
+        """How much has arrived, as soon as it is more than C(offset)."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.arrived > offset or self.failure)
+            if self.arrived <= offset:
+                raise OSError(str(self.failure))
+            return self.arrived
+
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """Raises OSError when the rest will not come."""
         stop = self.size if stop is None else stop
         with open(self.path, "rb", buffering=0) as handle:
             handle.seek(start)
             while start < stop:
-                with self._changed:
-                    self._changed.wait_for(lambda: self.arrived > start or self.failure)
-                    if self.arrived <= start:
-                        raise OSError(str(self.failure))
-                    there = min(self.arrived, stop)
-                chunk = handle.read(min(CHUNK_BYTES, there - start))
+                chunk = handle.read(min(CHUNK_BYTES, self._wait_beyond(start) - start, stop - start))
                 start += len(chunk)
                 yield chunk
 
@@ -134,6 +137,10 @@ class UpstreamImage(OfferedImage):
     media_type: str = ""
     config_bytes: bytes = b""
     arriving: dict[str, Arriving] = field(default_factory=dict)
+    _asked: set[str] = field(default_factory=set)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(max_workers=PARALLEL_LAYERS))
 
     @classmethod
     def of(cls, client: RegistryClient, remote: RemoteImage, folder: str) -> UpstreamImage:
@@ -165,7 +172,16 @@ class UpstreamImage(OfferedImage):
         return self.media_type, self.document
 
     def blob(self, digest: str) -> Content | None:
-        return BytesContent(self.config_bytes) if digest == self.config else self.arriving.get(digest)
+        """A layer begins to arrive when the first engine asks for it: what every host has is not fetched."""
+        if digest == self.config:
+            return BytesContent(self.config_bytes)
+        arriving = self.arriving.get(digest)
+        if arriving:
+            with self._lock:
+                if digest not in self._asked:
+                    self._asked.add(digest)
+                    self._pool.submit(arriving.fetch, self._stopped)
+        return arriving
 
     @property
     def arrived(self) -> int:
@@ -175,18 +191,9 @@ class UpstreamImage(OfferedImage):
     def failure(self) -> str:
         return next((str(blob.failure) for blob in self.arriving.values() if blob.failure), "")
 
-    def start(self, wanted: int) -> Callable[[], None]:
-        """Begin to fetch the layers above the C(wanted) lowest, which every host has. Returns the function that ends it."""
-        stopped = threading.Event()
-        pool = ThreadPoolExecutor(max_workers=PARALLEL_LAYERS)
-        for digest in dict.fromkeys(self.layers()[wanted:]):
-            pool.submit(self.arriving[digest].fetch, stopped)
-
-        def end() -> None:
-            stopped.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-
-        return end
+    def stop(self) -> None:
+        self._stopped.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def forget(self) -> None:
         for blob in self.arriving.values():

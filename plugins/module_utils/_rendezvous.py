@@ -11,6 +11,7 @@ a token that is made for the run.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import http.client
 import json
@@ -194,6 +195,18 @@ class Source:
         return dict(self.reports)
 
 
+def tell_failure(address: str, port: int, token: str, targets: Sequence[str], reason: str) -> None:
+    """Let the targets know that there will be no offer: otherwise they would wait for it."""
+    if not targets:
+        return
+    content = json.dumps({"failed": reason}).encode()
+    with (
+        contextlib.suppress(RendezvousError),
+        Source(address, port, token, {"manifest": lambda: iter([content])}) as source,
+    ):
+        source.wait_for(targets, OFFER_WAIT_SECONDS)
+
+
 class Target:
     """The other side: fetches from a Source and reports to it."""
 
@@ -226,6 +239,15 @@ class Target:
         if response.status != 200:
             raise RendezvousError(f"The head refuses /{path} with status {response.status}.")
         return response
+
+    def fetch_manifest(self) -> bytes:
+        """What the head offers. Raises RendezvousError when it says that it has nothing to offer."""
+        text = self.fetch("manifest").read()
+        failed = json.loads(text).get("failed")
+        if failed:
+            self.report(done=True, failed=f"the head: {failed}")
+            raise RendezvousError(f"There is nothing to fetch from the head: {failed}")
+        return text
 
     def report(self, done: bool, **values: Any) -> None:
         """Tell the source how it goes; C(done) ends its wait for this target."""

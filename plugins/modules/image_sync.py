@@ -165,7 +165,7 @@ def main() -> None:
         required_together=[("registry_username", "registry_password")],
         supports_check_mode=True,
     )
-    if module.params["role"] == "head":
+    if module.params["role"] == "head" and module.params["source"]:
         host_python.require_requests(module)
     progress = Progress(module.params["progress_path"] or "")
     end_progress = progress.begin(lambda: os._exit(1))
