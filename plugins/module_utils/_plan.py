@@ -32,7 +32,7 @@ RAY_OBJECT_MANAGER_PORT = 20101
 RAY_RUNTIME_ENV_AGENT_PORT = 20102
 RAY_AGENT_PORTS = (20103, 20104)
 # Images and weights are offered by the head for the time of the copy only.
-STAGING_PORTS = {"image": 20110, "weights": 20111}
+STAGING_PORTS = {"image": 20110, "weights": 20111, "weights_reports": 20112}
 
 
 class PlanRefused(Exception):
