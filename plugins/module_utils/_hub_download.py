@@ -196,7 +196,10 @@ def _explained(source: HubSource, last: Mapping[str, Any]) -> str:
     message, kind, status = str(last["message"]).strip(), last["error"], int(last.get("status") or 0)
     first = message.splitlines()[0] if message else kind
     if kind in ("ModuleNotFoundError", "ImportError"):
-        return f"{source.repository} cannot be downloaded: the head's huggingface_hub cannot be used ({first})."
+        return (
+            f"{source.repository} cannot be downloaded: the head's huggingface_hub cannot be used ({first}). Install it "
+            "beside ansible-core on the control node (pip install huggingface_hub), from where the head gets it."
+        )
     if kind == "GatedRepoError":
         return f"{source.repository} is gated: accept its licence on the hub, and give a token of that account (spark_hub_token)."
     if status in (401, 403) or kind == "RepositoryNotFoundError":
