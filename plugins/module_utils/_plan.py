@@ -362,7 +362,7 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
         "hosts": [host.as_dict() for host in ordered],
         "head": ordered[0].name,
         "world_size": world_size,
-        "backend": "ray",
+        "backend": options.backend,
         "model": dict(preset["model"]),
         "candidates": [dict(candidate) for candidate in preset["candidates"]],
         "requirements": {
@@ -372,7 +372,8 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
                     for key, value in (preset["requirements"].get("require") or {}).items()
                     if value is not None
                 },
-                "ray": True,
+                # Under auto an image without Ray is taken with mp: image selection decides.
+                **({"ray": True} if options.backend == "ray" else {}),
             },
             # null takes an entry of an extended preset away.
             "prefer": {
