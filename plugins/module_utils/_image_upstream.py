@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_store import (
     BytesContent,
@@ -83,25 +83,32 @@ class Arriving:
                 raise RegistryError("REMOTE.TRUNCATED", f"{self.path} is longer than the layer; it is fetched anew.")
             self._tell(arrived=had)
             if had < self.size:
-                blob = self.client.open(self.descriptor, had, digest)
-                try:
-                    while had < self.size and not stopped.is_set():
-                        chunk = blob.read(CHUNK_BYTES)
-                        handle.write(chunk)
-                        handle.flush()
-                        had += len(chunk)
-                        self._tell(arrived=had)
-                except RegistryError as error:
-                    if error.id == "REMOTE.WRONG_DIGEST":
-                        handle.truncate(0)
-                        self._tell(arrived=0)
-                    raise
-                finally:
-                    blob.close()
-            elif f"sha256:{digest.hexdigest()}" != self.digest:
-                handle.truncate(0)
-                self._tell(arrived=0)
-                raise RegistryError("REMOTE.WRONG_DIGEST", f"{self.path} is damaged; it is fetched anew.")
+                had = self._fetch_rest(handle, had, digest, stopped)
+            if had == self.size and f"sha256:{digest.hexdigest()}" != self.digest:
+                raise self._damaged(handle)
+
+    def _fetch_rest(self, handle: IO[bytes], had: int, digest: Any, stopped: threading.Event) -> int:
+        blob = self.client.open(self.descriptor, had, digest)
+        try:
+            while had < self.size and not stopped.is_set():
+                chunk = blob.read(CHUNK_BYTES)
+                handle.write(chunk)
+                handle.flush()
+                digest.update(chunk)
+                had += len(chunk)
+                self._tell(arrived=had)
+        except RegistryError as error:
+            if error.id == "REMOTE.WRONG_DIGEST":
+                raise self._damaged(handle) from error
+            raise
+        finally:
+            blob.close()
+        return had
+
+    def _damaged(self, handle: IO[bytes]) -> RegistryError:
+        handle.truncate(0)
+        self._tell(arrived=0)
+        return RegistryError("REMOTE.WRONG_DIGEST", f"Layer {self.digest[:19]} arrived damaged; it is fetched anew.")
 
     def _tell(self, arrived: int | None = None, failure: Exception | None = None) -> None:
         with self._changed:
