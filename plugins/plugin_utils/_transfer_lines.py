@@ -60,14 +60,14 @@ class Transfers:
         words = phase if name in phase else f"{name}: {phase}"
         if not total:
             return words
+        if done >= total:
+            return f"{words}: all of {size(done)} has arrived and is being worked into the host"
         words += f" {size(done)} of {size(total)}"
         since, before = self._before[name]
         seconds = float(state["time"]) - since
         if seconds < 1 or done <= before:
             return words
         rate = (done - before) / seconds
-        if done >= total:
-            return f"{words}, {size(rate)}/s; all has arrived and is being unpacked"
         return f"{words}, {size(rate)}/s, {duration((total - done) / rate)} left"
 
 
