@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -50,10 +52,12 @@ class Progress:
             handle.write(json.dumps(content))
         os.replace(unfinished, self.path)
 
-    def begin(self, abandoned: Callable[[], None]) -> Callable[[], None]:
-        """Write every second; call C(abandoned) when nobody has asked for too long. Returns the function that ends it."""
+    def begin(self) -> Callable[[], None]:
+        """Write every second, and end this process when nobody has asked for too long. Returns the function that ends it."""
         if not self.path:
             return lambda: None
+        # As an exception, so that everything that was started is ended on the way out.
+        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit("The run has ended."))
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
         mark_visit(self.path)
         ended = threading.Event()
@@ -62,7 +66,7 @@ class Progress:
             while not ended.wait(_WRITE_EVERY_SECONDS):
                 self.write()
                 if last_visit(self.path) < time.time() - ABANDONED_SECONDS:
-                    abandoned()
+                    os.kill(os.getpid(), signal.SIGTERM)
 
         threading.Thread(target=repeat, daemon=True).start()
 

@@ -10,8 +10,10 @@ on with it, also after the receiving host lost its power.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import signal
 import socket
 import subprocess
 import tempfile
@@ -39,6 +41,7 @@ IO_TIMEOUT_SECONDS = 60
 _CONNECTION_CODES = (5, 10, 12, 20, 30, 35)
 TRIES = 4
 PAUSE_SECONDS = 2
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _DISK_FULL = "No space left on device"
 _RECEIVED = re.compile(r"^Total bytes received: ([\d,.]+)", re.MULTILINE)
 # rsync writes to .NAME.XXXXXX and renames.
@@ -125,6 +128,7 @@ def rsync_daemon(folder: str, address: str, port: int, token: str, clients: Sequ
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                preexec_fn=_end_with_parent,
             )
         except FileNotFoundError as error:
             raise ModelFolderError(
@@ -137,6 +141,11 @@ def rsync_daemon(folder: str, address: str, port: int, token: str, clients: Sequ
             process.terminate()
             process.wait()
             log.close()
+
+
+def _end_with_parent() -> None:
+    """Whatever ends the module ends what it started: a daemon must not outlive a module that was killed (prctl(2))."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _wait_until_listening(process: subprocess.Popen[bytes], address: str, port: int, log: IO[str]) -> None:
@@ -264,6 +273,7 @@ def _start(
             stderr=subprocess.PIPE,
             text=True,
             env={**environment, "LC_ALL": "C"},
+            preexec_fn=_end_with_parent,
         )
     except FileNotFoundError as error:
         raise ModelFolderError(

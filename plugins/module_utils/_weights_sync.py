@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._hub_cache import mount_of
@@ -55,13 +55,14 @@ _SHA256_LENGTH = 64
 
 @dataclass(frozen=True)
 class Staged:
-    """bytes_to_copy: what differs; bytes_received: over the network; repaired: what was made readable for the container."""
+    """bytes_to_copy: what differs; bytes_received: over the network, in copy_seconds; repaired: what was made readable for the container."""
 
     changed: bool
     bytes_to_copy: int
     model: ModelFolder | None
     bytes_received: int = 0
     repaired: tuple[str, ...] = ()
+    copy_seconds: float = 0.0
 
 
 def checksums(folder: str, model: ModelFolder) -> dict[str, str]:
@@ -212,6 +213,7 @@ class _Task:
 
 def _fetch(task: _Task, manifest: dict[str, Any]) -> Staged:
     received = copied = 0
+    copying = 0.0
     damaged: set[str] = set()
     while True:
         present = _present(task.folder)
@@ -219,7 +221,7 @@ def _fetch(task: _Task, manifest: dict[str, Any]) -> Staged:
             damaged = _damaged(task.folder, present, manifest["sums"], task.progress)
             if not damaged:
                 repaired = open_to_container(task.mount, task.check_mode)
-                return Staged(bool(copied or repaired), copied, present, received, repaired)
+                return Staged(bool(copied or repaired), copied, present, received, repaired, copying)
         entries = [Entry(**entry) for entry in manifest["entries"]]
         wanted = [
             entry
@@ -230,11 +232,13 @@ def _fetch(task: _Task, manifest: dict[str, Any]) -> Staged:
         if task.check_mode:
             # In check mode the head may not have the model yet: then it only knows how large it is.
             return Staged(True, to_copy if manifest["digest"] else manifest["total"], None)
+        began = time.monotonic()
         received += _copy(task, wanted, damaged, manifest["total"])
+        copying += time.monotonic() - began
         copied += to_copy
         if manifest["complete"]:
             remove_others(task.mount, task.folder, entries)
-            return _after_copy(task, manifest, copied, received)
+            return replace(_after_copy(task, manifest, copied, received), copy_seconds=copying)
         if not wanted:
             task.progress.enter("waiting for the head's download", manifest["total"])
             time.sleep(POLL_SECONDS)

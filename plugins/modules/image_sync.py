@@ -117,7 +117,6 @@ bytes_received:
   sample: 3280000000
 """
 
-import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -168,7 +167,7 @@ def main() -> None:
     if module.params["role"] == "head" and module.params["source"]:
         host_python.require_requests(module)
     progress = Progress(module.params["progress_path"] or "")
-    end_progress = progress.begin(lambda: os._exit(1))
+    end_progress = progress.begin()
     try:
         result = _run(module, progress)
     except (ImageSyncError, RendezvousError) as error:

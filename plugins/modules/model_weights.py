@@ -130,6 +130,14 @@ bytes_received:
   description: Bytes that came over the fabric.
   returned: always
   type: int
+copy_seconds:
+  description: How long that took.
+  returned: always
+  type: float
+seconds:
+  description: How long it took in all, from the start of the module.
+  returned: always
+  type: float
 repaired:
   description: Paths that the engine's container could not read and that were opened to it, or would be in check mode.
   returned: always
@@ -137,7 +145,7 @@ repaired:
   elements: str
 """
 
-import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -244,6 +252,7 @@ def _result(staged: Staged) -> dict[str, Any]:
         "bytes_to_copy": staged.bytes_to_copy,
         "bytes_received": staged.bytes_received,
         "repaired": list(staged.repaired),
+        "copy_seconds": round(staged.copy_seconds, 2),
     }
 
 
@@ -278,15 +287,16 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    began = time.monotonic()
     progress = Progress(module.params["progress_path"] or "")
-    end_progress = progress.begin(lambda: os._exit(1))
+    end_progress = progress.begin()
     try:
         result = _run(module, progress)
     except (ModelFolderError, RendezvousError) as error:
         module.fail_json(msg=str(error))
     finally:
         end_progress()
-    module.exit_json(**result)
+    module.exit_json(seconds=round(time.monotonic() - began, 2), **result)
 
 
 if __name__ == "__main__":
