@@ -24,9 +24,11 @@ GB = 1000**3
 
 # Where rsync keeps a file that is not complete yet: never under its final name.
 PARTIAL_FOLDER = ".partial"
+# Where it writes meanwhile. Not the same: rsync removes a folder of partial files when it takes the last one out of it.
+INCOMING_FOLDER = ".incoming"
 # Where huggingface_hub keeps its notes and what is not complete yet, in a folder that it downloads to.
 HUB_NOTES = ".cache"
-NOT_OF_THE_MODEL = (PARTIAL_FOLDER, HUB_NOTES, ".git", "lost+found")
+NOT_OF_THE_MODEL = (PARTIAL_FOLDER, INCOMING_FOLDER, HUB_NOTES, ".git", "lost+found")
 # The index of a sharded model, and the name of the only file of an unsharded one (transformers, utils/__init__.py).
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"

@@ -10,6 +10,8 @@ more ends itself, so that nothing of a run outlives it.
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import json
 import os
 import signal
@@ -24,6 +26,8 @@ FOLDER = "/run/dgxspark/staging"
 # The control node asks every few seconds. One whose link is down for longer has most likely given up the run.
 ABANDONED_SECONDS = 300
 _WRITE_EVERY_SECONDS = 1
+# For a task of an earlier run to tidy up.
+_END_SECONDS = 10
 
 
 @dataclass
@@ -59,6 +63,7 @@ class Progress:
         # As an exception, so that everything that was started is ended on the way out.
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit("The run has ended."))
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+        _end_predecessors(self.path)
         mark_visit(self.path)
         ended = threading.Event()
 
@@ -77,6 +82,29 @@ class Progress:
                     os.unlink(path)
 
         return end
+
+
+def _end_predecessors(path: str) -> None:
+    """End the same task of an earlier run, which was broken off: it would still hold its ports."""
+    kind = path.rpartition("-")[2]
+    for other in glob.glob(f"{os.path.dirname(path)}/*-{kind}"):
+        if other == path:
+            continue
+        process = read(other).get("pid")
+        deadline = time.monotonic() + _END_SECONDS
+        with contextlib.suppress(OSError):
+            while process and _is_ours(process) and time.monotonic() < deadline:
+                os.kill(process, signal.SIGTERM)
+                time.sleep(0.2)
+        for left in (other, f"{other}.visit"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(left)
+
+
+def _is_ours(process: int) -> bool:
+    """A process id may have been given to another program since, or after a boot."""
+    with open(f"/proc/{process}/cmdline", "rb") as handle:
+        return b"python" in handle.read() and process != os.getpid()
 
 
 def read(path: str) -> dict[str, Any]:

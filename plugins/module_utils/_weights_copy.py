@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._model_folder import (
+    INCOMING_FOLDER,
     NOT_OF_THE_MODEL,
     PARTIAL_FOLDER,
     ModelFolderError,
@@ -44,8 +45,8 @@ PAUSE_SECONDS = 2
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _DISK_FULL = "No space left on device"
 _RECEIVED = re.compile(r"^Total bytes received: ([\d,.]+)", re.MULTILINE)
-# rsync writes to .NAME.XXXXXX and renames.
-_UNFINISHED = re.compile(r"\.(?P<name>.+)\.[A-Za-z0-9]{6}")
+# rsync writes to NAME.XXXXXX in a folder of its own, to .NAME.XXXXXX otherwise, and renames.
+_UNFINISHED = re.compile(r"\.?(?P<name>.+)\.[A-Za-z0-9]{6}")
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def rsync_daemon(folder: str, address: str, port: int, token: str, clients: Sequ
                 config_path,
                 f"uid = root\ngid = root\nuse chroot = no\nmunge symlinks = no\naddress = {address}\nport = {port}\n"
                 f"[{RSYNC_MODULE}]\npath = {folder}\nread only = yes\nauth users = {RSYNC_USER}\n"
-                f"secrets file = {secrets_path}\nhosts allow = {' '.join(clients)}\nexclude = {PARTIAL_FOLDER}\n",
+                f"secrets file = {secrets_path}\nhosts allow = {' '.join(clients)}\nexclude = {PARTIAL_FOLDER} {INCOMING_FOLDER}\n",
             ),
         ):
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as handle:
@@ -167,7 +168,7 @@ def partial_bytes(root: str) -> int:
     """What has arrived of files that are not complete."""
     total = 0
     for folder, _folders, names in os.walk(root):
-        if f"/{PARTIAL_FOLDER}" in folder:
+        if os.path.basename(folder) in (PARTIAL_FOLDER, INCOMING_FOLDER):
             for name in names:
                 try:
                     total += os.lstat(os.path.join(folder, name)).st_size
@@ -184,7 +185,7 @@ def arrived_bytes(root: str, wanted: Sequence[Entry]) -> int:
 
 def keep_unfinished(root: str, wanted: Sequence[Entry]) -> None:
     """Where rsync was killed without a chance to tidy up, let the next one go on with what had arrived."""
-    scratch = os.path.join(root, PARTIAL_FOLDER)
+    scratch = os.path.join(root, INCOMING_FOLDER)
     if not os.path.isdir(scratch):
         return
     folders = {os.path.basename(entry.path): os.path.dirname(entry.path) for entry in wanted}
@@ -206,25 +207,28 @@ def keep_unfinished(root: str, wanted: Sequence[Entry]) -> None:
 
 def copy(root: str, address: str, port: int, token: str, wanted: Sequence[Entry]) -> int:
     """Bring these files from the head's daemon into C(root). Returns the bytes received. Raises ModelFolderError."""
-    os.makedirs(os.path.join(root, PARTIAL_FOLDER), mode=0o755, exist_ok=True)
-    keep_unfinished(root, wanted)
+    os.makedirs(os.path.join(root, INCOMING_FOLDER), mode=0o755, exist_ok=True)
     source = f"rsync://{RSYNC_USER}@{address}:{port}/{RSYNC_MODULE}/"
     environment = {**os.environ, "RSYNC_PASSWORD": token}
     # Files first: a link must not lead to a blob that is not there.
     received = _streams(root, source, environment, shares([entry for entry in wanted if not entry.link]))
     links = [entry for entry in wanted if entry.link]
     received += _streams(root, source, environment, [links] if links else [])
-    for folder, folders, names in os.walk(root, topdown=False):
-        if os.path.basename(folder) == PARTIAL_FOLDER and not folders and not names:
-            os.rmdir(folder)
+    _remove_scratch(root)
     return received
 
 
 def copy_local(source: str, root: str, wanted: Sequence[Entry]) -> None:
     """The same from another folder of this host, such as a mounted share."""
-    os.makedirs(os.path.join(root, PARTIAL_FOLDER), mode=0o755, exist_ok=True)
-    keep_unfinished(root, wanted)
+    os.makedirs(os.path.join(root, INCOMING_FOLDER), mode=0o755, exist_ok=True)
     _streams(root, f"{source.rstrip('/')}/", dict(os.environ), shares(wanted, 1), ["--copy-links"])
+    _remove_scratch(root)
+
+
+def _remove_scratch(root: str) -> None:
+    for folder, folders, names in os.walk(root, topdown=False):
+        if os.path.basename(folder) in (PARTIAL_FOLDER, INCOMING_FOLDER) and not folders and not names:
+            os.rmdir(folder)
 
 
 def _streams(
@@ -237,6 +241,7 @@ def _streams(
     """One rsync for each part at the same time; those whose connection broke are started again."""
     received, waiting = 0, [part for part in parts if part]
     for attempt in range(TRIES):
+        keep_unfinished(root, [entry for part in parts for entry in part])
         runs = [(part, _start(root, source, environment, part, options)) for part in waiting]
         waiting, words, final = [], "", False
         for part, process in runs:
@@ -246,7 +251,9 @@ def _streams(
             if process.returncode:
                 waiting.append(part)
                 words = complaints.strip()
-                final = final or process.returncode not in _CONNECTION_CODES or _DISK_FULL in words
+                # Negative: killed by somebody.
+                passing = process.returncode < 0 or process.returncode in _CONNECTION_CODES
+                final = final or not passing or _DISK_FULL in words
         if not waiting:
             return received
         if final or attempt == TRIES - 1:
@@ -262,7 +269,7 @@ def _start(
         *("rsync", "--times", "--perms", "--chmod=D0755,F0644", *options),
         *("--files-from=-", "--from0", "--stats", f"--timeout={IO_TIMEOUT_SECONDS}"),
         # A file goes to its name when it is complete; what is cut off is kept beside it and gone on with.
-        *(f"--partial-dir={PARTIAL_FOLDER}", f"--temp-dir={os.path.join(root, PARTIAL_FOLDER)}"),
+        *(f"--partial-dir={PARTIAL_FOLDER}", f"--temp-dir={os.path.join(root, INCOMING_FOLDER)}"),
         *(source, f"{root}/"),
     ]
     try:

@@ -185,14 +185,14 @@ def lab(*arguments: str) -> None:
 
 
 def left_behind(hosts: int = 2) -> list[str]:
-    """What a run must not leave: listening ports, rsync, progress files, results of background tasks, partial files."""
+    """What a run must not leave: listening ports, rsync, progress files, spooled layers, partial files."""
     found = []
     for number in range(hosts):
         host = container(number)
         listening = on(host, "ss", "-Hltn")
         found += [f"{host} listens on {port}" for port in (20110, 20111, 20112) if f":{port} " in listening]
         found += [f"{host} {line}" for line in on(host, "pgrep", "-a", "rsync", check=False).splitlines()]
-        script = "ls /run/dgxspark/staging /root/.ansible_async /var/lib/dgxspark/cache/images 2>/dev/null; find /srv/models -name .partial"
+        script = "ls /run/dgxspark/staging /var/lib/dgxspark/cache/images 2>/dev/null; find /srv/models -name .partial -o -name .incoming"
         names = on(host, "sh", "-c", script, check=False).split()
         found += [f"{host} {name}" for name in names if not name.endswith(":")]
     return found

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,7 +72,7 @@ def pair() -> Iterator[None]:
     yield
     stop_registry()
     for host in (HEAD, WORKER):
-        forget_image(host, FIRST, SECOND)
+        forget_image(host, FIRST, SECOND, "127.0.0.1:5000/pair:2")
         on(host, "sh", "-c", f"rm -rf {FOLDER}* /srv/models/fill /var/lib/docker/fill")
 
 
@@ -246,27 +248,31 @@ def test_an_rsync_that_is_killed_is_started_again_in_the_same_run(bare: None, sl
     assert run.of(1)["weights"]["changed"]
 
 
-def test_a_fabric_that_is_cut_for_some_seconds_is_survived(bare: None, slow_fabric: None) -> None:
-    rule = [
-        "INPUT",
-        "-i",
-        "enp1s0f0np0",
-        "-p",
-        "tcp",
-        "--sport",
-        "20110:20112",
-        "-j",
-        "REJECT",
-        "--reject-with",
-        "tcp-reset",
-    ]
+def test_connections_that_the_head_loses_are_made_again_in_the_same_run(bare: None, slow_fabric: None) -> None:
+    # The daemon stays, what it started for each stream goes.
+    broken_by(lambda: on(HEAD, "sh", "-c", "pkill -KILL -P $(pgrep -o -x rsync)")).ok()
+    is_staged()
+
+
+def test_a_fabric_that_is_silent_for_some_seconds_is_survived(bare: None, slow_fabric: None) -> None:
+    rule = ["INPUT", "-i", "enp1s0f0np0", "-p", "tcp", "--sport", "20110:20112", "-j", "DROP"]
 
     def cut() -> None:
         on(WORKER, "iptables", "-I", *rule)
-        wait_for(lambda: not on(WORKER, "pgrep", "-x", "rsync", check=False), 20)
+        time.sleep(5)
         on(WORKER, "iptables", "-D", *rule)
 
     broken_by(cut).ok()
+    is_staged()
+
+
+def test_a_run_that_is_broken_off_does_not_stand_in_the_way_of_the_next(bare: None, slow_fabric: None) -> None:
+    with tempfile.TemporaryDirectory() as results:
+        process = begin(Wanted(FIRST, FOLDER), results, Path(results) / "log")
+        wait_for(lambda: "rsync" in on(WORKER, "pgrep", "-l", "-x", "rsync", check=False))
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=30)
+    stage(FIRST, FOLDER).ok()
     is_staged()
 
 

@@ -333,9 +333,9 @@ def test_streams_get_about_the_same() -> None:
 
 
 def test_what_a_killed_rsync_left_is_gone_on_with(tmp_path: Path) -> None:
-    scratch = tmp_path / ".partial"
+    scratch = tmp_path / ".incoming"
     scratch.mkdir()
-    (scratch / ".blob.aB3xYz").write_bytes(b"half")
+    (scratch / "blob.aB3xYz").write_bytes(b"half")
     (scratch / ".other.aB3xYz").write_bytes(b"nobody's")
     keep_unfinished(str(tmp_path), [Entry("blobs/blob", 8, 0)])
     assert (tmp_path / "blobs" / ".partial" / "blob").read_bytes() == b"half"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -56,6 +59,24 @@ def test_one_that_is_told_to_end(run_module: Any, tmp_path: Path, monkeypatch: p
     assert told == []
     run_module(staging_progress, jobs=jobs, end=["image"])
     assert told == [(os.getpid(), signal.SIGTERM)]
+
+
+def test_what_an_earlier_run_left_running_is_ended(tmp_path: Path) -> None:
+    script = (
+        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit()); print('up', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as earlier:
+        assert earlier.stdout is not None
+        earlier.stdout.readline()
+        (tmp_path / "run1-image.json").write_text(json.dumps({"pid": earlier.pid}))
+        (tmp_path / "run1-weights.json").write_text(json.dumps({"pid": 1}))
+        reaper = threading.Thread(target=earlier.wait)
+        reaper.start()
+        end = Progress(str(tmp_path / "run2-image.json")).begin()
+        reaper.join(timeout=5)
+        assert earlier.returncode == 0
+        end()
+    assert [path.name for path in tmp_path.iterdir()] == ["run1-weights.json"]
 
 
 def test_a_choice_is_remembered_but_not_in_check_mode(run_module: Any, tmp_path: Path) -> None:
