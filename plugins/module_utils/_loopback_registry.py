@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +31,8 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._rendezvous impor
 
 LOOPBACK = "127.0.0.1"
 CHUNK_BYTES = 1024 * 1024
+# First byte of every TLS connection (RFC 8446, record type handshake).
+_TLS_HANDSHAKE = b"\x16"
 # How long a broken connection to the head is tried again, and how long between two tries: a head that boots needs a minute,
 # and then its offer is gone.
 RETRY_SECONDS = 30
@@ -46,6 +49,14 @@ class LoopbackRegistry:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def handle(self) -> None:
+                """containerd tries TLS first, and takes plain HTTP when it is told so in plain HTTP, at once (HTTPFallback)."""
+                if self.connection.recv(1, socket.MSG_PEEK) == _TLS_HANDSHAKE:
+                    self.connection.recv(CHUNK_BYTES)
+                    self.wfile.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+                else:
+                    super().handle()
 
             def do_HEAD(self) -> None:
                 self.do_GET()

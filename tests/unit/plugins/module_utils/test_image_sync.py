@@ -268,6 +268,14 @@ def test_the_loopback_passes_on_what_the_head_offers_and_takes_up_what_broke(mon
             get(f"http://127.0.0.1:{port}/v2/dgxspark/staging/manifests/image")
 
 
+def test_who_tries_tls_is_told_at_once_in_plain_http() -> None:
+    with LoopbackRegistry(lambda _path: None) as registry:
+        host, port = registry.address.split(":")
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(b"\x16\x03\x01\x00\xff hello without an end of line")
+            assert connection.recv(100).startswith(b"HTTP/1.1 400")
+
+
 def test_a_head_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loopback_registry, "RETRY_SECONDS", 0.2)
     monkeypatch.setattr(loopback_registry, "RETRY_EVERY_SECONDS", 0.05)
