@@ -25,7 +25,8 @@ from lab_hosts import HEAD, MODELS, WORKER, build, container, forget_image, imag
 
 IMAGE, TOP = "vllm-node:0.32", "staging-bench:top"
 TOP_MB = 20
-SHARDS, SHARD_MB = 37, 14
+SHARDS, SHARD_MB = 37, 12
+ROUNDS = 3
 FOLDER = f"{MODELS}/bench"
 # The promises.
 TOP_LAYER, TOP_BYTES, WHOLE, THREE_HOSTS, PULLED, WEIGHTS_RATE, WEIGHTS_AGAIN = 0.1, 1.1, 0.8, 1.5, 1.3, 0.9, 2.0
@@ -150,10 +151,13 @@ def weights_part() -> list[bool]:
         make_model(Path(folder), SHARDS, SHARD_MB * 1000**2)
         subprocess.run(["docker", "cp", f"{folder}/.", f"{HEAD}:{FOLDER}"], check=True, capture_output=True)
     total = SHARDS * SHARD_MB * 1000**2
-    plain = plain_copies(total)
-    on(WORKER, "rm", "-rf", FOLDER)
-    run = stage(small, FOLDER).ok()
-    rate = total / float(run.of(1)["weights"]["copy_seconds"])
+    plain = rate = 0.0
+    # In turns, the best of each: what else the machine does hits both.
+    for _round in range(ROUNDS):
+        plain = max(plain, plain_copies(total))
+        on(WORKER, "rm", "-rf", FOLDER)
+        run = stage(small, FOLDER).ok()
+        rate = max(rate, total / float(run.of(1)["weights"]["copy_seconds"]))
     again = stage(small, FOLDER).ok()
     second = float(again.of(1)["weights"]["seconds"])
     print(f"staged at {rate / 1e6:.0f} MB/s; a second run of {SHARDS + 2} files {second:.2f} s", flush=True)

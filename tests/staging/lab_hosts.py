@@ -115,7 +115,6 @@ def end(process: subprocess.Popen[bytes], results: str, log: Path) -> Run:
     process.wait(timeout=LIMIT_SECONDS)
     found = {path.stem: json.loads(path.read_text()) for path in Path(results).glob("*.json")}
     text = log.read_text(errors="replace")
-    print(text)
     return Run(process.returncode, text, found)
 
 
