@@ -30,7 +30,7 @@ STATIC_TIMES, CACHED_TIMES, TEN_TIMES = 50, 300, 5
 
 
 def complete_image() -> str:
-    listed = real.docker("images", "--format", "{{.Repository}}:{{.Tag}}", "dgxspark-labb/vllm").partition("\n")[0]
+    listed = real.docker("images", "--format", "{{.Repository}}:{{.Tag}}", "dgxspark-lab/vllm").partition("\n")[0]
     found = os.environ.get("DGXSPARK_VLLM_IMAGE", "") or listed
     if not found:
         sys.exit("The complete vLLM image is missing: make lab-up, or set DGXSPARK_VLLM_IMAGE.")

@@ -95,12 +95,12 @@ def what_ran_before_runs() -> dict[str, str]:
     """The services of the lab's start state that are not running; empty when all do."""
     down = {}
     for unit in ("vllm-cluster.service", "vllm-proxy.service"):
-        if unit_state("sparkb-head", unit) != "active":
-            down[unit] = unit_state("sparkb-head", unit)
-        enabled = on("sparkb-head", "systemctl", "is-enabled", unit, check=False).strip()
+        if unit_state("spark-head", unit) != "active":
+            down[unit] = unit_state("spark-head", unit)
+        enabled = on("spark-head", "systemctl", "is-enabled", unit, check=False).strip()
         if enabled != "enabled":
             down[f"{unit} at boot"] = enabled
-    for host, names in (("sparkb-head", ("glm", "reranker")), ("sparkb-worker", ("embeddings", "reranker"))):
+    for host, names in (("spark-head", ("glm", "reranker")), ("spark-worker", ("embeddings", "reranker"))):
         for name in names:
             item = containers(host).get(name)
             if item is None:
@@ -108,9 +108,9 @@ def what_ran_before_runs() -> dict[str, str]:
             elif name != "glm" and item["HostConfig"]["RestartPolicy"]["Name"] != "unless-stopped":
                 down[f"{host} {name} policy"] = item["HostConfig"]["RestartPolicy"]["Name"]
     for host, port, answer in (
-        ("sparkb-head", 8000, "glm"),
-        ("sparkb-head", 8080, "vllm-proxy"),
-        ("sparkb-head", 8102, "reranker"),
+        ("spark-head", 8000, "glm"),
+        ("spark-head", 8080, "vllm-proxy"),
+        ("spark-head", 8102, "reranker"),
     ):
         if answer not in on(host, "curl", "-s", "--max-time", "5", f"http://127.0.0.1:{port}/", check=False):
             down[f"{host} port {port}"] = f"does not answer as {answer}"
@@ -119,7 +119,7 @@ def what_ran_before_runs() -> dict[str, str]:
 
 def nothing_of_ours_runs() -> list[str]:
     left = []
-    for host in ("sparkb-head", "sparkb-worker"):
+    for host in ("spark-head", "spark-worker"):
         left += [f"{host} {name}" for name in containers(host) if name.startswith("dgxspark")]
         left += [
             f"{host} {unit}"

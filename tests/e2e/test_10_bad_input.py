@@ -33,8 +33,8 @@ def inventory_with(tmp_path: Path, **hosts: tuple[str, dict[str, object]]) -> st
     return str(tmp_path)
 
 
-HEAD = {"spark_fabric_addresses": ["192.168.250.12", "192.168.251.12"], "spark_management_address": "192.168.252.12"}
-WORKER = {"spark_fabric_addresses": ["192.168.250.13", "192.168.251.13"]}
+HEAD = {"spark_fabric_addresses": ["192.168.240.12", "192.168.241.12"], "spark_management_address": "192.168.242.12"}
+WORKER = {"spark_fabric_addresses": ["192.168.240.13", "192.168.241.13"]}
 
 
 def test_no_head(tmp_path: Path) -> None:
@@ -84,11 +84,11 @@ def test_candidate_without_the_architecture() -> None:
 
 
 def test_model_folder_without_config() -> None:
-    on("sparkb-head", "mkdir", "-p", "/srv/models/empty")
+    on("spark-head", "mkdir", "-p", "/srv/models/empty")
     try:
         run = run_playbook("-e", "spark_model_folder=/srv/models/empty")
     finally:
-        on("sparkb-head", "rmdir", "/srv/models/empty")
+        on("spark-head", "rmdir", "/srv/models/empty")
     run.assert_stopped_at("4")
     assert "/srv/models/empty holds no config.json" in run.output
 
@@ -96,11 +96,11 @@ def test_model_folder_without_config() -> None:
 @contextmanager
 def stranger(*command: str) -> Iterator[None]:
     """A process of somebody on the head for the time of a test."""
-    process = subprocess.Popen(["docker", "exec", "sparkb-head", *command])
+    process = subprocess.Popen(["docker", "exec", "spark-head", *command])
     try:
         yield
     finally:
-        on("sparkb-head", "pkill", "-f", command[-1], check=False)
+        on("spark-head", "pkill", "-f", command[-1], check=False)
         process.wait(timeout=30)
 
 
@@ -121,22 +121,22 @@ def test_port_held_by_a_stranger() -> None:
 
 
 def test_docker_not_running_on_one_host() -> None:
-    on("sparkb-worker", "systemctl", "stop", "docker.service", "docker.socket")
+    on("spark-worker", "systemctl", "stop", "docker.service", "docker.socket")
     try:
         run = run_playbook()
     finally:
-        on("sparkb-worker", "systemctl", "start", "docker.socket", "docker.service")
+        on("spark-worker", "systemctl", "start", "docker.socket", "docker.service")
     run.assert_stopped_at("0")
     assert "lab-worker: The Docker Engine does not answer" in run.output
     assert "systemctl start docker" in run.output
 
 
 def test_ssh_to_one_host_fails() -> None:
-    on("sparkb-worker", "systemctl", "stop", "ssh.service", "ssh.socket", check=False)
+    on("spark-worker", "systemctl", "stop", "ssh.service", "ssh.socket", check=False)
     try:
         run = run_playbook("-e", "ansible_ssh_common_args='-F .lab/ssh_config -o ControlMaster=no -o ControlPath=none'")
     finally:
-        on("sparkb-worker", "systemctl", "start", "ssh.service")
+        on("spark-worker", "systemctl", "start", "ssh.service")
     run.assert_stopped_at("0")
     assert "lab-worker cannot be reached over SSH" in run.output
 
@@ -162,7 +162,7 @@ def test_too_few_forks() -> None:
 
 def test_an_unlisted_container_ends_the_run_or_is_stopped_as_the_user_wants() -> None:
     on(
-        "sparkb-head",
+        "spark-head",
         "docker",
         "run",
         "-d",
@@ -180,7 +180,7 @@ def test_an_unlisted_container_ends_the_run_or_is_stopped_as_the_user_wants() ->
         refused = run_playbook()
         allowed = run_playbook("--check", "--diff", "-e", "spark_unlisted_holders=stop")
     finally:
-        on("sparkb-head", "docker", "rm", "-f", "notebook")
+        on("spark-head", "docker", "rm", "-f", "notebook")
     refused.assert_stopped_at("2")
     assert "4.9 GiB of GPU memory is held by container notebook" in " ".join(refused.output.split())
     assert "spark_stop: {containers: [notebook]}" in refused.output

@@ -37,7 +37,7 @@ def nvidia_smi_processes(host: str) -> list[str]:
 def embeddings_before() -> tuple[str, str]:
     """The kept container of a fresh lab, as it was before the first deployment."""
     lab("reset")
-    return identity("sparkb-worker", "embeddings")
+    return identity("spark-worker", "embeddings")
 
 
 def test_check_mode_on_fresh_hosts(embeddings_before: tuple[str, str]) -> None:
@@ -48,7 +48,7 @@ def test_check_mode_on_fresh_hosts(embeddings_before: tuple[str, str]) -> None:
     assert re.search(r"^-unit vllm-cluster.service$", run.output, re.MULTILINE)
     assert re.search(r"^-container reranker$", run.output, re.MULTILINE)
     assert what_ran_before_runs() == {}
-    assert on("sparkb-head", "ls", "-A", "/opt").strip() == ""
+    assert on("spark-head", "ls", "-A", "/opt").strip() == ""
 
 
 def test_wrong_answer_stops_at_acceptance_and_everything_comes_back(
@@ -61,7 +61,7 @@ def test_wrong_answer_stops_at_acceptance_and_everything_comes_back(
     assert "lab-head: runs again: unit vllm-cluster.service, unit vllm-proxy.service, container reranker" in run.output
     assert what_ran_before_runs() == {}
     assert nothing_of_ours_runs() == []
-    assert identity("sparkb-worker", "embeddings") == embeddings_before
+    assert identity("spark-worker", "embeddings") == embeddings_before
 
 
 def test_a_lost_worker_ends_the_wait_and_everything_comes_back(embeddings_before: tuple[str, str]) -> None:
@@ -74,7 +74,7 @@ def test_a_lost_worker_ends_the_wait_and_everything_comes_back(embeddings_before
         lines.append(line)
         if "] starting" in line and not killed_at:
             killed_at = time.monotonic()
-            on("sparkb-worker", "docker", "kill", "dgxspark-ray")
+            on("spark-worker", "docker", "kill", "dgxspark-ray")
     process.wait()
     waited = time.monotonic() - killed_at
     output = "".join(lines)
@@ -87,7 +87,7 @@ def test_a_lost_worker_ends_the_wait_and_everything_comes_back(embeddings_before
     assert waited < 120
     assert what_ran_before_runs() == {}
     assert nothing_of_ours_runs() == []
-    assert identity("sparkb-worker", "embeddings") == embeddings_before
+    assert identity("spark-worker", "embeddings") == embeddings_before
 
 
 def test_two_hosts_serve(embeddings_before: tuple[str, str]) -> None:
@@ -103,39 +103,39 @@ def test_two_hosts_serve(embeddings_before: tuple[str, str]) -> None:
 
 
 def test_ray_has_two_nodes_and_both_gpus_in_use() -> None:
-    status = on("sparkb-head", "docker", "exec", "dgxspark-ray", "ray", "status")
+    status = on("spark-head", "docker", "exec", "dgxspark-ray", "ray", "status")
     assert len(re.findall(r"^ 1 node_", status, re.MULTILINE)) == 2
     assert "2.0/2.0 GPU" in status
 
 
 def test_the_model_answers_a_user_outside_the_hosts() -> None:
-    key = on("sparkb-head", "cat", "/etc/dgxspark/api-key").strip()
+    key = on("spark-head", "cat", "/etc/dgxspark/api-key").strip()
     request = json.dumps(
         {"model": "qwen35", "temperature": 0, "messages": [{"role": "user", "content": "What is 2+2?"}]}
     )
-    url = "http://192.168.252.12:8000/v1/chat/completions"
+    url = "http://192.168.242.12:8000/v1/chat/completions"
     common = ["curl", "-s", "--max-time", "60", "-H", "Content-Type: application/json", "-d", request, url]
-    answer = json.loads(on("sparkb-head", *common, "-H", f"Authorization: Bearer {key}"))
+    answer = json.loads(on("spark-head", *common, "-H", f"Authorization: Bearer {key}"))
     assert answer["choices"][0]["message"]["content"].strip() == "2 + 2 = 4."
-    assert "nauthorized" in on("sparkb-head", *common)
+    assert "nauthorized" in on("spark-head", *common)
 
 
 def test_what_was_kept_and_what_was_stopped(embeddings_before: tuple[str, str]) -> None:
-    assert identity("sparkb-worker", "embeddings") == embeddings_before
+    assert identity("spark-worker", "embeddings") == embeddings_before
     for unit in ("vllm-cluster.service", "vllm-proxy.service"):
-        assert unit_state("sparkb-head", unit) in ("inactive", "failed")
-        assert on("sparkb-head", "systemctl", "is-enabled", unit, check=False).strip() == "disabled"
-    assert {"glm", "reranker"} & set(containers("sparkb-head")) == set()
-    assert "reranker" not in containers("sparkb-worker")
-    assert all("Worker" in name for name in nvidia_smi_processes("sparkb-head"))
-    assert any("answer.py" in name or "python3" in name for name in nvidia_smi_processes("sparkb-worker"))
+        assert unit_state("spark-head", unit) in ("inactive", "failed")
+        assert on("spark-head", "systemctl", "is-enabled", unit, check=False).strip() == "disabled"
+    assert {"glm", "reranker"} & set(containers("spark-head")) == set()
+    assert "reranker" not in containers("spark-worker")
+    assert all("Worker" in name for name in nvidia_smi_processes("spark-head"))
+    assert any("answer.py" in name or "python3" in name for name in nvidia_smi_processes("spark-worker"))
 
 
 def test_containers_are_hardened_and_labelled() -> None:
     for host, name in (
-        ("sparkb-head", "dgxspark-vllm"),
-        ("sparkb-head", "dgxspark-ray"),
-        ("sparkb-worker", "dgxspark-ray"),
+        ("spark-head", "dgxspark-vllm"),
+        ("spark-head", "dgxspark-ray"),
+        ("spark-worker", "dgxspark-ray"),
     ):
         item = containers(host)[name]
         assert item["HostConfig"]["CapDrop"] == ["ALL"]
@@ -147,9 +147,9 @@ def test_containers_are_hardened_and_labelled() -> None:
 
 
 def test_no_secret_in_arguments_environment_or_journal() -> None:
-    for host in ("sparkb-head", "sparkb-worker"):
+    for host in ("spark-head", "spark-worker"):
         token = on(host, "cat", "/etc/dgxspark/ray-token").strip()
-        secrets = [token] + ([on(host, "cat", "/etc/dgxspark/api-key").strip()] if host == "sparkb-head" else [])
+        secrets = [token] + ([on(host, "cat", "/etc/dgxspark/api-key").strip()] if host == "spark-head" else [])
         seen = on(host, "ps", "axww", "-o", "args")
         seen += json.dumps(containers(host))
         seen += on(host, "journalctl", "--no-pager")
@@ -168,22 +168,22 @@ def test_again_changes_nothing() -> None:
 
 
 def test_check_mode_on_serving_hosts() -> None:
-    before = identity("sparkb-head", "dgxspark-vllm")
+    before = identity("spark-head", "dgxspark-vllm")
     run = run_playbook("--check", "--diff")
     assert run.returncode == 0, run.output[-3000:]
     assert run.changed == dict.fromkeys(HOSTS, 0)
-    assert identity("sparkb-head", "dgxspark-vllm") == before
+    assert identity("spark-head", "dgxspark-vllm") == before
 
 
 def test_restore_points_are_readable_by_root_only() -> None:
     listing = on(
-        "sparkb-head", "stat", "-c", "%a %U %n", "/var/lib/dgxspark/restore", "/var/lib/dgxspark/restore/original.json"
+        "spark-head", "stat", "-c", "%a %U %n", "/var/lib/dgxspark/restore", "/var/lib/dgxspark/restore/original.json"
     )
     assert listing.split("\n")[:2] == [
         "700 root /var/lib/dgxspark/restore",
         "600 root /var/lib/dgxspark/restore/original.json",
     ]
-    original = json.loads(on("sparkb-head", "cat", "/var/lib/dgxspark/restore/original.json"))
+    original = json.loads(on("spark-head", "cat", "/var/lib/dgxspark/restore/original.json"))
     assert [unit["name"] for unit in original["units"]] == ["vllm-cluster.service", "vllm-proxy.service"]
 
 
@@ -194,7 +194,7 @@ def test_a_failed_replacement_brings_the_previous_deployment_back(
     run = run_playbook("-e", f"spark_model_folder={folder}")
     run.assert_stopped_at("10")
     assert "came without reasoning" in run.output
-    assert unit_state("sparkb-head", "dgxspark-vllm.service") == "active"
-    unit = on("sparkb-head", "cat", "/etc/systemd/system/dgxspark-vllm.service")
+    assert unit_state("spark-head", "dgxspark-vllm.service") == "active"
+    unit = on("spark-head", "cat", "/etc/systemd/system/dgxspark-vllm.service")
     assert "/srv/models/qwen35-tiny:/srv/models/qwen35-tiny:ro" in unit
-    assert identity("sparkb-worker", "embeddings") == embeddings_before
+    assert identity("spark-worker", "embeddings") == embeddings_before

@@ -34,7 +34,7 @@ def test_a_ray_node_without_a_gpu_stops_at_gate_7(tmp_path: Path) -> None:
     over.write_text(yaml.safe_dump({"all": {"hosts": {"lab-worker": {"ray_cluster_num_gpus": "0"}}}}), encoding="utf-8")
     run = run_playbook("-i", str(over))
     run.assert_stopped_at("7")
-    assert "192.168.250.13 has 0 GPU(s) in Ray, expected 1" in " ".join(run.output.split())
+    assert "192.168.240.13 has 0 GPU(s) in Ray, expected 1" in " ".join(run.output.split())
 
 
 def test_a_worker_that_cannot_reach_the_head_stops_at_gate_7() -> None:
@@ -46,7 +46,7 @@ def test_a_worker_that_cannot_reach_the_head_stops_at_gate_7() -> None:
         "--dport",
         "6379",
         "-s",
-        "192.168.250.13",
+        "192.168.240.13",
         "-m",
         "length",
         "--length",
@@ -54,13 +54,13 @@ def test_a_worker_that_cannot_reach_the_head_stops_at_gate_7() -> None:
         "-j",
         "DROP",
     ]
-    on("sparkb-head", "iptables", "-I", *rule)
+    on("spark-head", "iptables", "-I", *rule)
     try:
         run = run_playbook()
     finally:
-        on("sparkb-head", "iptables", "-D", *rule)
+        on("spark-head", "iptables", "-D", *rule)
     run.assert_stopped_at("7")
-    assert "1 of 2 Ray nodes have joined, missing: 192.168.250.13" in " ".join(run.output.split())
+    assert "1 of 2 Ray nodes have joined, missing: 192.168.240.13" in " ".join(run.output.split())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 import pytest
 from conftest import Run, containers, lab, on, run_playbook, what_ran_before_runs
 
-HEAD, WORKER = "sparkb-head", "sparkb-worker"
+HEAD, WORKER = "spark-head", "spark-worker"
 RAIL_1, RAIL_2 = "enp1s0f0np0", "enP2p1s0f0np0"
 MARKER = "/run/preflight-test"
 # What sudo leaves in a home at its first use.
@@ -80,7 +80,7 @@ def rail_down() -> AbstractContextManager[None]:
 
 
 def missing_gid() -> AbstractContextManager[None]:
-    back = ["ip", "addr", "add", "192.168.251.12/24", "dev", RAIL_2]
+    back = ["ip", "addr", "add", "192.168.241.12/24", "dev", RAIL_2]
     return changed(HEAD, "ip", "addr", "flush", "dev", RAIL_2, undo=back)
 
 
@@ -112,7 +112,7 @@ def full_page_cache() -> AbstractContextManager[None]:
 
 
 def blocked_port() -> AbstractContextManager[None]:
-    rule = ["INPUT", "-p", "tcp", "--dport", "6379", "-s", "192.168.250.13", "-j", "DROP"]
+    rule = ["INPUT", "-p", "tcp", "--dport", "6379", "-s", "192.168.240.13", "-j", "DROP"]
     return changed(HEAD, "iptables", "-I", *rule, undo=["iptables", "-D", *rule])
 
 
@@ -128,7 +128,7 @@ FAULTS = {
         rail_down,
         [
             "lab-worker fabric: 2 rails are planned, 1 can be used: rocep1s0f0.",
-            "lab-worker: 192.168.251.13 is planned for lab-worker",
+            "lab-worker: 192.168.241.13 is planned for lab-worker",
         ],
     ),
     "missing GID": (missing_gid, ["error: lab-head roceP2p1s0f0: Its link is up, but it cannot be used"]),

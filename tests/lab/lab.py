@@ -146,7 +146,7 @@ def main() -> int:
             elif options.command == "mutation":
                 mutation(options.kind)
             elif options.command == "probe":
-                print(cluster.probe(host_named("sparkb-head"), options.port))
+                print(cluster.probe(host_named("spark-head"), options.port))
             else:
                 status()
     except LabError as error:

@@ -5,8 +5,8 @@ set -euo pipefail
 
 cd "$(dirname "$0")"
 image=vllm-node:0.32
-head_address=192.168.250.12
-worker_address=192.168.250.13
+head_address=192.168.240.12
+worker_address=192.168.240.13
 port=8010 # 8000 belongs to the service that runs before
 token=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
 started=$SECONDS
@@ -25,7 +25,7 @@ on() { # on HOST COMMAND...
 }
 
 clean() {
-    for host in sparkb-head sparkb-worker; do
+    for host in spark-head spark-worker; do
         on "$host" docker rm -f -v smoke-vllm smoke-ray >/dev/null 2>&1 || true
         on "$host" docker volume rm -f smoke-tmp >/dev/null 2>&1 || true
         on "$host" rm -f /run/smoke-token
@@ -42,46 +42,46 @@ ray() { # ray HOST ADDRESS OPTION...: start the node's Ray as the main process o
 }
 
 ask() { # ask JSON: a chat completion of the head
-    on sparkb-head curl -fsS --max-time 60 "http://127.0.0.1:$port/v1/chat/completions" \
+    on spark-head curl -fsS --max-time 60 "http://127.0.0.1:$port/v1/chat/completions" \
         -H 'Content-Type: application/json' -d "$1"
 }
 
 alive() { # alive PATTERN: how many processes of it run on both hosts
-    for host in sparkb-head sparkb-worker; do
+    for host in spark-head spark-worker; do
         on "$host" pgrep -fc "$1" || true
     done | paste -sd' '
 }
 
 trap clean EXIT
 clean
-python3 lab.py load sparkb-worker "$image"
-on sparkb-head tar -C /srv/models -c qwen35-tiny | on sparkb-worker tar -C /srv/models -x
+python3 lab.py load spark-worker "$image"
+on spark-head tar -C /srv/models -c qwen35-tiny | on spark-worker tar -C /srv/models -x
 say "the worker has the image and the model"
 
-ray sparkb-head "$head_address" --head --port=6379 --include-dashboard=false
-ray sparkb-worker "$worker_address" "--address=$head_address:6379"
-until [ "$(on sparkb-head docker exec smoke-ray ray status 2>/dev/null | grep -c '1 node_')" = 2 ]; do
-    [ $((SECONDS - started)) -lt 300 ] || { on sparkb-worker docker logs smoke-ray; exit 1; }
+ray spark-head "$head_address" --head --port=6379 --include-dashboard=false
+ray spark-worker "$worker_address" "--address=$head_address:6379"
+until [ "$(on spark-head docker exec smoke-ray ray status 2>/dev/null | grep -c '1 node_')" = 2 ]; do
+    [ $((SECONDS - started)) -lt 300 ] || { on spark-worker docker logs smoke-ray; exit 1; }
     sleep 1
 done
 say "Ray has two nodes"
 
-on sparkb-head docker run -d --name smoke-vllm "${hardened[@]}" --pid container:smoke-ray \
+on spark-head docker run -d --name smoke-vllm "${hardened[@]}" --pid container:smoke-ray \
     -e "VLLM_HOST_IP=$head_address" -e "RAY_ADDRESS=$head_address:6379" "$image" \
     vllm serve /srv/models/qwen35-tiny --served-model-name qwen35 --host 127.0.0.1 --port "$port" \
     --tensor-parallel-size 2 --distributed-executor-backend ray --max-model-len 512 --max-num-seqs 4 \
     --enforce-eager --language-model-only --reasoning-parser qwen3 --enable-auto-tool-choice \
     --tool-call-parser qwen3_coder >/dev/null
-until on sparkb-head curl -fsS --max-time 2 "http://127.0.0.1:$port/health" >/dev/null 2>&1; do
-    if [ -z "$(on sparkb-head docker ps -q -f name=smoke-vllm)" ] || [ $((SECONDS - started)) -gt 600 ]; then
-        on sparkb-head docker logs smoke-vllm
+until on spark-head curl -fsS --max-time 2 "http://127.0.0.1:$port/health" >/dev/null 2>&1; do
+    if [ -z "$(on spark-head docker ps -q -f name=smoke-vllm)" ] || [ $((SECONDS - started)) -gt 600 ]; then
+        on spark-head docker logs smoke-vllm
         exit 1
     fi
     sleep 1
 done
 say "vLLM is healthy"
-on sparkb-head nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv,noheader
-on sparkb-worker nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv,noheader
+on spark-head nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv,noheader
+on spark-worker nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv,noheader
 
 answer=$(ask '{"model":"qwen35","temperature":0,"messages":[{"role":"user","content":"What is 2+2?"}]}')
 echo "$answer"
@@ -94,5 +94,5 @@ echo "$answer"
 grep -q '"name":"get_weather"' <<<"$answer"
 say "answers with reasoning, content and a tool call"
 
-on sparkb-head docker stop smoke-vllm >/dev/null
+on spark-head docker stop smoke-vllm >/dev/null
 say "vLLM stopped; engine processes left on head and worker: $(alive 'VLLM::|RayWorkerProc')"

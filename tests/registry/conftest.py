@@ -47,7 +47,7 @@ def closed_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regist
 
 
 def _lab_image(name: str, variable: str) -> str:
-    listed = real.docker("images", "--format", "{{.Repository}}:{{.Tag}}", f"dgxspark-labb/{name}")
+    listed = real.docker("images", "--format", "{{.Repository}}:{{.Tag}}", f"dgxspark-lab/{name}")
     found = os.environ.get(variable, "") or listed.partition("\n")[0]
     if not found:
         pytest.skip(f"needs the lab's image {name}: make lab-up, or {variable}")

@@ -18,8 +18,8 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 INVENTORY = "inventories/lab_inventory"
-HEAD, WORKER = "sparkb-head", "sparkb-worker"
-FABRIC = "192.168.250"
+HEAD, WORKER = "spark-head", "spark-worker"
+FABRIC = "192.168.240"
 MODELS = "/srv/models"
 REGISTRY = "127.0.0.1:5000"
 _SERVING = "/usr/local/bin/docker-registry"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-testinfra_hosts = ["docker://sparkb-head"]
+testinfra_hosts = ["docker://spark-head"]
 
 
 def test_the_model_answers(host: Any) -> None:
     key = host.run("cat /etc/dgxspark/api-key").stdout.strip()
     body = json.dumps({"model": "qwen35", "temperature": 0, "messages": [{"role": "user", "content": "What is 2+2?"}]})
     answer = host.run(
-        "curl -s --max-time 60 -H 'Content-Type: application/json' -H %s -d %s http://192.168.252.12:8000/v1/chat/completions",
+        "curl -s --max-time 60 -H 'Content-Type: application/json' -H %s -d %s http://192.168.242.12:8000/v1/chat/completions",
         f"Authorization: Bearer {key}",
         body,
     )

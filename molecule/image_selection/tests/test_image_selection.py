@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-testinfra_hosts = ["docker://sparkb-head"]
+testinfra_hosts = ["docker://spark-head"]
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-testinfra_hosts = ["docker://sparkb-head", "docker://sparkb-worker"]
+testinfra_hosts = ["docker://spark-head", "docker://spark-worker"]
 
 
 @pytest.fixture
 def said(host: Any) -> dict[str, Any]:
-    name = "lab-" + host.run("hostname").stdout.strip().removeprefix("sparkb-")
+    name = "lab-" + host.run("hostname").stdout.strip().removeprefix("spark-")
     loaded: dict[str, Any] = json.loads((Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / f"{name}.json").read_text())
     return loaded
 

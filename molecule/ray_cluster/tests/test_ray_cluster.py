@@ -8,7 +8,7 @@ from typing import Any
 
 import testinfra
 
-testinfra_hosts = ["docker://sparkb-head", "docker://sparkb-worker"]
+testinfra_hosts = ["docker://spark-head", "docker://spark-worker"]
 
 
 def test_the_unit_runs_and_comes_back_at_boot(host: Any) -> None:
@@ -18,7 +18,7 @@ def test_the_unit_runs_and_comes_back_at_boot(host: Any) -> None:
 
 
 def ray_status() -> str:
-    return str(testinfra.get_host("docker://sparkb-head").run("docker exec dgxspark-ray ray status").stdout)
+    return str(testinfra.get_host("docker://spark-head").run("docker exec dgxspark-ray ray status").stdout)
 
 
 def nodes(status: str) -> int:
@@ -32,7 +32,7 @@ def test_two_nodes_with_a_gpu_each(host: Any) -> None:
 
 
 def test_each_host_has_its_own_address_and_interface(host: Any) -> None:
-    address = "192.168.250.12" if host.run("hostname").stdout.strip() == "sparkb-head" else "192.168.250.13"
+    address = "192.168.240.12" if host.run("hostname").stdout.strip() == "spark-head" else "192.168.240.13"
     environment = host.run("docker exec dgxspark-ray env").stdout
     assert f"VLLM_HOST_IP={address}\n" in environment
     assert "GLOO_SOCKET_IFNAME=enp1s0f0np0\n" in environment
@@ -45,7 +45,7 @@ def test_the_token_is_readable_by_root_only(host: Any) -> None:
 
 
 def test_a_stopped_unit_leaves_nothing_and_a_started_one_joins_again(host: Any) -> None:
-    if host.run("hostname").stdout.strip() == "sparkb-head":
+    if host.run("hostname").stdout.strip() == "spark-head":
         return
     assert host.run("systemctl stop dgxspark-ray").rc == 0
     time.sleep(1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-testinfra_hosts = ["docker://sparkb-head", "docker://sparkb-worker"]
+testinfra_hosts = ["docker://spark-head", "docker://spark-worker"]
 
 
 def is_head(host: Any) -> bool:
-    return bool(host.run("hostname").stdout.strip() == "sparkb-head")
+    return bool(host.run("hostname").stdout.strip() == "spark-head")
 
 
 def running(host: Any) -> set[str]:

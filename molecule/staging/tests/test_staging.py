@@ -6,12 +6,12 @@ from typing import Any
 
 import testinfra
 
-testinfra_hosts = ["docker://sparkb-worker"]
+testinfra_hosts = ["docker://spark-worker"]
 MODEL = "/srv/models/qwen35-tiny"
 
 
 def head() -> Any:
-    return testinfra.get_host("docker://sparkb-head")
+    return testinfra.get_host("docker://spark-head")
 
 
 def test_the_image_is_the_head_s(host: Any) -> None:

@@ -6,8 +6,8 @@ import json
 import time
 from typing import Any
 
-testinfra_hosts = ["docker://sparkb-head"]
-URL = "http://192.168.252.12:8000/v1"
+testinfra_hosts = ["docker://spark-head"]
+URL = "http://192.168.242.12:8000/v1"
 
 
 def ask(host: Any, question: str, key: str) -> Any:

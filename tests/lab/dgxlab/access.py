@@ -20,7 +20,7 @@ def write(hosts: Sequence[Host]) -> None:
     STATE.mkdir(mode=0o700, exist_ok=True)
     STATE.chmod(0o700)
     if not KEY.exists():
-        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "dgxspark-labb", "-f", KEY])
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "dgxspark-lab", "-f", KEY])
     public_key = KEY.with_suffix(".pub").read_text()
     lines = []
     for host in hosts:
@@ -93,7 +93,7 @@ def more_hosts(hosts: Sequence[Host]) -> str:
 
 
 def _socket_folder() -> Path:
-    folder = Path(f"/tmp/dgxspark-labb-{os.environ.get('SUDO_UID', os.getuid())}")
+    folder = Path(f"/tmp/dgxspark-lab-{os.environ.get('SUDO_UID', os.getuid())}")
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 

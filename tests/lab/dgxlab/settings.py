@@ -8,12 +8,12 @@ from pathlib import Path
 
 LAB = Path(__file__).resolve().parent.parent
 CHECKOUT = LAB.parent.parent
-CACHE = Path(os.environ.get("DGXSPARK_LAB_CACHE", "/var/cache/dgxspark-labb"))
+CACHE = Path(os.environ.get("DGXSPARK_LAB_CACHE", "/var/cache/dgxspark-lab"))
 # What one checkout needs to reach the lab (key, ssh_config, known_hosts). Git ignores it.
 STATE = CHECKOUT / ".lab"
 
-LABEL = "io.dgxspark.labb"
-REPOSITORY = "dgxspark-labb"
+LABEL = "io.dgxspark.lab"
+REPOSITORY = "dgxspark-lab"
 
 MTU = 9000
 MAX_HOSTS = 4
@@ -33,10 +33,10 @@ class Network:
 
 # The two rails are the two functions of one QSFP port of a Spark, enP7s7 is its 10 GbE port.
 RAILS = (
-    Network("dgxspark-labb-rail1", "192.168.250", "enp1s0f0np0", MTU),
-    Network("dgxspark-labb-rail2", "192.168.251", "enP2p1s0f0np0", MTU),
+    Network("dgxspark-lab-rail1", "192.168.240", "enp1s0f0np0", MTU),
+    Network("dgxspark-lab-rail2", "192.168.241", "enP2p1s0f0np0", MTU),
 )
-MANAGEMENT = Network("dgxspark-labb-management", "192.168.252", "enP7s7", 1500)
+MANAGEMENT = Network("dgxspark-lab-management", "192.168.242", "enP7s7", 1500)
 NETWORKS = (*RAILS, MANAGEMENT)
 
 # RDMA device -> its interface. The second QSFP port has no cable.
@@ -77,11 +77,11 @@ class Host:
 
     @property
     def container(self) -> str:
-        return "sparkb-head" if self.number == 0 else "sparkb-worker" + (str(self.number) if self.number > 1 else "")
+        return "spark-head" if self.number == 0 else "spark-worker" + (str(self.number) if self.number > 1 else "")
 
     @property
     def inventory_name(self) -> str:
-        return self.container.replace("sparkb-", "lab-")
+        return self.container.replace("spark-", "lab-")
 
     @property
     def networks(self) -> tuple[Network, ...]:
