@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.dgxspark.serving.plugins.module_utils._rank_watch import (
@@ -26,6 +27,8 @@ display = Display()
 LOOK_EVERY_SECONDS = 3
 # A line at least so often, so that nobody thinks the run hangs.
 SAY_EVERY_SECONDS = 30
+# A cable that is pulled and put back, or an SSH server that restarts, costs less than this.
+LOST_CONNECTION_SECONDS = 20
 
 
 class ActionModule(ActionBase):
@@ -37,7 +40,20 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _VALID_ARGS = frozenset(
-        ("what", "run", "host", "hosts", "units", "ray_container", "health_url", "progress_seconds", "total_seconds")
+        (
+            *(
+                "what",
+                "run",
+                "host",
+                "hosts",
+                "units",
+                "ray_container",
+                "health_url",
+                "progress_seconds",
+                "total_seconds",
+            ),
+            *("restore_seconds", "next_seconds", "attempt"),
+        )
     )
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -46,17 +62,26 @@ class ActionModule(ActionBase):
             return {"changed": False, "skipped": True, "msg": "Not evaluated in check mode."}
         arguments = self._task.args
         self._what, self._host = str(arguments["what"]), dict(arguments["host"])
+        # Each attempt has messages of its own: the failure of the one before must not end the next.
+        self._topic = f"{self._what}{arguments.get('attempt') or ''}"
         self._log = RunLog(str(arguments["run"]))
         self._peers = [str(host["name"]) for host in arguments["hosts"] if host["name"] != self._host["name"]]
         self._head = next(str(host["name"]) for host in arguments["hosts"] if host["role"] == "head")
         self._expected = {str(host["control_address"]): int(host["gpus"]) for host in arguments["hosts"]}
+        self._restore_seconds = int(arguments.get("restore_seconds") or 0)
         started = time.time()
         watch = RankWatch(started, float(arguments["progress_seconds"]), float(arguments["total_seconds"]))
         state, explanation = self._wait(watch, task_vars)
-        self._log.say(self._what, self._host["name"], {"state": state, "explanation": explanation})
+        if state == READY and self._task.args.get("next_seconds"):
+            # The next gate looks at one host only: no other sign of the run reaches this one meanwhile.
+            self._restore_seconds += int(self._task.args["next_seconds"])
+            self._look("", time.time(), task_vars)
+        self._log.say(self._topic, self._host["name"], {"state": state, "explanation": explanation})
         result: dict[str, Any] = {
             "changed": False,
             "phases": [{"phase": phase, "at_seconds": at} for phase, at in watch.history],
+            "started": started,
+            "stalled_seconds": watch.progress_limit if explanation.startswith("no progress") else 0,
             "seconds": round(time.time() - started, 1),
             "state": state,
             "explanation": explanation,
@@ -71,7 +96,7 @@ class ActionModule(ActionBase):
     def _wait(self, watch: RankWatch, task_vars: dict[str, Any] | None) -> tuple[str, str]:
         cursor, said = "", watch.started
         while True:
-            snapshot = self._look(cursor, watch.started, task_vars)
+            snapshot = self._look_again(cursor, watch.started, task_vars)
             now = time.time()
             if snapshot.get("failed") or snapshot.get("unreachable"):
                 return FAILED, f"the rank cannot be looked at: {snapshot.get('msg')}"
@@ -84,12 +109,24 @@ class ActionModule(ActionBase):
             peer = self._peer_verdict()
             if peer:
                 return peer
+            self._share_progress(watch)
             overdue = watch.overdue(now)
             if overdue:
                 return FAILED, f"{overdue}; last seen: {watch.phase or explanation}"
             if watch.phase != before or now - said > SAY_EVERY_SECONDS:
                 display.display(f"   [{self._host['name']} +{now - watch.started:.0f} s] {watch.phase or explanation}")
                 said = now
+            time.sleep(LOOK_EVERY_SECONDS)
+
+    def _look_again(self, cursor: str, since: float, task_vars: dict[str, Any] | None) -> Mapping[str, Any]:
+        """A lost connection is tried again, and then a failure: an unreachable host would end the play without its way back."""
+        lost_since = time.time()
+        while True:
+            try:
+                return self._look(cursor, since, task_vars)
+            except AnsibleConnectionFailure as error:
+                if time.time() - lost_since > LOST_CONNECTION_SECONDS:
+                    return {"failed": True, "msg": f"no connection for {LOST_CONNECTION_SECONDS} s: {error}"}
             time.sleep(LOOK_EVERY_SECONDS)
 
     def _look(self, cursor: str, since: float, task_vars: dict[str, Any] | None) -> Mapping[str, Any]:
@@ -100,6 +137,8 @@ class ActionModule(ActionBase):
                 "units": list(self._task.args["units"]),
                 "cursor": cursor,
                 "since": since,
+                "run": self._log.run,
+                "restore_seconds": self._restore_seconds,
                 "ray_container": str(self._task.args.get("ray_container") or "")
                 if is_head and self._what == "ray"
                 else "",
@@ -127,10 +166,19 @@ class ActionModule(ActionBase):
             return READY, "the API answers"
         return WAITING, "the engine starts"
 
+    def _share_progress(self, watch: RankWatch) -> None:
+        """A worker is silent while the head compiles, and the other way round: any rank that moves is progress of all."""
+        topic = f"{self._topic}-progress"
+        self._log.say(topic, self._host["name"], {"at": watch.last_progress})
+        for peer in self._peers:
+            message = self._log.heard(topic, peer)
+            if message:
+                watch.last_progress = max(watch.last_progress, float(message["at"]))
+
     def _peer_verdict(self) -> tuple[str, str] | None:
         """What ends this host's wait because of another: a failed rank, or the head that is ready."""
         for peer in self._peers:
-            message = self._log.heard(self._what, peer)
+            message = self._log.heard(self._topic, peer)
             if message and message["state"] == FAILED:
                 return FAILED, f"ended because of {peer}: {message['explanation']}"
             if message and message["state"] == READY and peer == self._head:

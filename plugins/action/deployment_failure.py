@@ -16,7 +16,7 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("run", "head", "rollback"))
+    _VALID_ARGS = frozenset(("run", "head", "rollback", "restore_seconds"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
@@ -26,10 +26,12 @@ class ActionModule(ActionBase):
         gate = f"gate {gates[-1].number} ({gates[-1].title})" if gates else "an unknown gate"
         lines = [f"The deployment failed at {gate}."]
         lines += self._reasons(hosts, hostvars)
+        lines += self._diagnosis(hosts, hostvars)
         if not self._task.args.get("rollback", True):
             lines.append("spark_rollback is off: the hosts were left as they are.")
         else:
-            lines += [self._restored(host, hostvars[host].get("service_teardown_restored")) for host in hosts]
+            seconds = int(self._task.args.get("restore_seconds") or 0)
+            lines += [self._restored(host, hostvars[host].get("service_teardown_restored"), seconds) for host in hosts]
         return {"changed": False, "failed": True, "msg": "\n".join(lines), "gate": gates[-1].number if gates else ""}
 
     @staticmethod
@@ -43,7 +45,22 @@ class ActionModule(ActionBase):
         return found
 
     @staticmethod
-    def _restored(host: str, result: Mapping[str, Any] | None) -> str:
+    def _diagnosis(hosts: list[str], hostvars: Mapping[str, Any]) -> list[str]:
+        """What the logs of all ranks say, and what was tried already."""
+        for host in hosts:
+            found = hostvars[host].get("vllm_serve_diagnosis")
+            if isinstance(found, Mapping) and found.get("diagnosis"):
+                tried = [f"tried already: {rung['why']}" for rung in hostvars[host].get("vllm_serve_rungs") or []]
+                return ["Diagnosis: " + found["diagnosis"], *tried]
+        return []
+
+    @staticmethod
+    def _restored(host: str, result: Mapping[str, Any] | None, restore_seconds: int) -> str:
+        if result and result.get("unreachable"):
+            return (
+                f"{host}: does not answer. What ran before is brought back by the host itself, by dgxspark-restore.timer, "
+                f"{restore_seconds} s after its last sign of this run."
+            )
         if not result or "restored" not in result:
             return (
                 f"{host}: nothing could be brought back: {(result or {}).get('msg', 'the rollback did not run here')}"
@@ -52,4 +69,5 @@ class ActionModule(ActionBase):
             return f"{host}: {result['msg']}"
         if not result["restored"]:
             return f"{host}: nothing had been stopped"
-        return f"{host}: runs again: {', '.join(result['restored'])}"
+        ended = f" Was ended for good: {', '.join(result['ended'])}." if result.get("ended") else ""
+        return f"{host}: runs again: {', '.join(result['restored'])}{ended}"

@@ -13,6 +13,7 @@ from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import describe
+from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import ruleset
 from ansible_collections.dgxspark.serving.plugins.module_utils._plan import (
     PlannedHost,
     PlanOptions,
@@ -20,6 +21,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._plan import (
     build_plan,
     merged,
 )
+from ansible_collections.dgxspark.serving.plugins.module_utils._restore_lease import LEASE_SECONDS
 
 PRESETS_FOLDER = Path(__file__).resolve().parents[2] / "playbooks" / "presets"
 
@@ -65,6 +67,8 @@ class ActionModule(ActionBase):
             "api_bind",
             "api_port",
             "rollback",
+            "restore_seconds",
+            "firewall",
             "stop",
             "keep",
         )
@@ -83,6 +87,8 @@ class ActionModule(ActionBase):
             api_bind=str(arguments.get("api_bind") or ""),
             api_port=int(arguments.get("api_port") or 8000),
             rollback=bool(arguments.get("rollback", True)),
+            restore_seconds=int(arguments.get("restore_seconds") or LEASE_SECONDS),
+            firewall=bool(arguments.get("firewall", True)),
         )
         host_name = variables["inventory_hostname"]
         self._check_forks(len(hosts))
@@ -100,6 +106,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(
                 "The plan does not fit; nothing was touched.\n" + describe(refusal.findings)
             ) from refusal
+        plan["firewall_rules"] = ruleset(plan) if plan["firewall"] else ""
         plan["host"] = next(host for host in plan["hosts"] if host["name"] == host_name)
         return {"changed": False, **plan}
 

@@ -34,6 +34,9 @@ class ActionModule(ActionBase):
             "choice": self._task.args.get("choice") or {},
             "converged": self._task.args["converged"],
             "hosts": [self._host(host["name"], hostvars[host["name"]]) for host in plan["hosts"]],
+            "rungs": list(head.get("vllm_serve_rungs") or []),
+            "trial": [self._ran(hostvars[host["name"]], "ray_cluster_trial") or {} for host in plan["hosts"]],
+            "trial_backend": str((task_vars or {}).get("nccl_proof_backend") or "nccl"),
             "ray": self._ran(head, "ray_cluster_wait"),
             "acceptance": self._ran(head, "vllm_serve_acceptance"),
             "check_mode": self._task.check_mode,
@@ -58,5 +61,5 @@ class ActionModule(ActionBase):
             "name": name,
             "teardown": self._ran(own, "service_teardown_result"),
             "memory_before": self._ran(own, "preflight_memory"),
-            "memory_after": self._ran(own, "service_teardown_dropped") or self._ran(own, "service_teardown_memory"),
+            "memory_after": self._ran(own, "service_teardown_memory"),
         }

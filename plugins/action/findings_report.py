@@ -100,6 +100,7 @@ class ActionModule(ActionBase):
             "gate",
             "plan",
             "become_optional",
+            "before_teardown",
         )
     )
 
@@ -152,7 +153,8 @@ class ActionModule(ActionBase):
         if errors:
             gate = self._task.args.get("gate") or "This check"
             result["failed"] = True
-            result["msg"] = f"{gate} found {len(errors)} error(s); nothing was stopped.\n{describe(errors + warnings)}"
+            stopped = "; nothing was stopped" if self._task.args.get("before_teardown", True) else ""
+            result["msg"] = f"{gate} found {len(errors)} error(s){stopped}.\n{describe(errors + warnings)}"
             return result
         for line in describe(warnings + [finding for finding in findings if finding.severity == INFO]).splitlines():
             display.display(f"   {line}")
@@ -188,12 +190,21 @@ class ActionModule(ActionBase):
     def _subject(host: str, entry: Mapping[str, Any]) -> str:
         return host if entry["subject"] in ("host", host) else f"{host} {entry['subject']}"
 
+    @staticmethod
+    def _torn_down(entry: Mapping[str, Any], survey: Mapping[str, Any]) -> bool:
+        """Whether the teardown that the host has planned stops this holder, by whatever way it found to it."""
+        planned = survey.get("teardown") or {}
+        names = {f"container {entry.get('container')}", f"unit {entry.get('systemd_unit')}"}
+        return bool(names & set(planned.get("stop") or ())) or entry.get("pid") in (planned.get("processes") or ())
+
     def _holder_findings(self, host: str, results: Mapping[str, Any]) -> list[Finding]:
         arguments = self._task.args
         survey: Mapping[str, Any] = next((r["survey"] for r in results.values() if r and "survey" in r), {})
         checked: Mapping[str, Any] = next((r for r in results.values() if r and "holders" in r), {})
         holders = with_container_details(checked.get("holders") or [], survey.get("containers") or [])
-        listeners = list(survey.get("listeners") or [])
+        listeners = [dict(entry) for entry in survey.get("listeners") or []]
+        for entry in (*holders, *listeners):
+            entry["torn_down"] = self._torn_down(entry, survey)
         unknown: list[dict[str, Any]] = []
         findings: list[Finding] = []
         if survey.get("unseen"):

@@ -29,4 +29,4 @@ class ActionModule(ActionBase):
         log = RunLog(self._task.args["run"]) if self._task.args.get("run") else RunLog.new()
         log.enter_gate(str(number), title)
         display.display(f"== Gate {number}: {title}", color="bright blue")
-        return {"changed": False, "run": log.run, "folder": str(log.folder)}
+        return {"changed": False, "run": log.run, "folder": str(log.folder), "started": log.gates()[0].started}

@@ -47,7 +47,7 @@ def differences(
 ) -> list[str]:
     """What differs from the plan on this host, a phrase each; empty when it is converged.
 
-    files: path to content; services: unit to the container it runs; image_id: the image's id on the head.
+    files: path to content; services: unit to the container it runs, empty for none; image_id: the image's id on the head.
     """
     found = []
     state = read_state(state_file)
@@ -67,9 +67,9 @@ def differences(
     running = {container.name: container for container in containers(run)}
     for unit, container in zip(units(list(services), run), services.values(), strict=True):
         present = running.get(container)
-        if unit.active != "active" or present is None or not present.alive:
+        if unit.active != "active" or (container and (present is None or not present.alive)):
             found.append(f"{unit.name} does not run")
-        elif present.image_id != image_id:
+        elif present and present.image_id != image_id:
             found.append(f"{unit.name} runs another image")
         if unit.enabled != "enabled":
             found.append(f"{unit.name} is not enabled")

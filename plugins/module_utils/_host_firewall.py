@@ -14,6 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import TABLE
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_kernel import read_text
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import CommandRunner
 
@@ -45,7 +46,7 @@ def parse_iptables(text: str) -> dict[str, Any]:
 
 
 def parse_nftables(text: str) -> list[str]:
-    """C(table chain: rule) of the chains at hook input that refuse packets, from C(nft list ruleset)."""
+    """C(table chain: rule) of the chains at hook input that refuse packets, from C(nft list ruleset). Our own table is not one of them."""
     found = []
     table, chain, at_input = "", "", False
     for line in (raw.strip() for raw in text.splitlines()):
@@ -57,7 +58,7 @@ def parse_nftables(text: str) -> list[str]:
             at_input = True
             if "policy drop" in line:
                 found.append(f"{table} {chain}: policy drop")
-        elif at_input and _REFUSES.search(line):
+        elif at_input and table != TABLE and _REFUSES.search(line):
             found.append(f"{table} {chain}: {line}")
     return found[:_SHOWN_RULES]
 

@@ -23,7 +23,10 @@ PICKED_BY_KERNEL = 50999
 
 @dataclass(frozen=True)
 class Needs:
-    """C(ports): must be free or held by what makes room; C(paths): name to path whose disk is measured; C(needed_gib): by name."""
+    """C(ports): must be free or held by what makes room; C(paths): name to path whose disk is measured; C(needed_gib): by name.
+
+    C(stop), C(keep): the user's lists of a planned teardown; C(stop) is None where none is planned.
+    """
 
     ports: tuple[int, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict)
@@ -31,6 +34,10 @@ class Needs:
     units: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
     probe: Probe | None = None
+    stop: Mapping[str, Sequence[str]] | None = None
+    keep: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    end_orphans: bool = False
+    firewall: bool = False
 
 
 def _span(bounds: Sequence[int]) -> range:
@@ -48,7 +55,7 @@ def needed_ports(plan: Mapping[str, Any], host: Mapping[str, Any]) -> tuple[int,
         ports["ray_runtime_env_agent"],
     ]
     if host["role"] == "head":
-        needed += [ports["ray"], plan["api"]["port"], *ports["staging"].values()]
+        needed += [ports["ray"], plan["api"]["port"], ports["trial"], *ports["staging"].values()]
     return tuple(sorted({int(port) for port in needed}))
 
 
@@ -57,7 +64,7 @@ def fabric_ports(plan: Mapping[str, Any], host: Mapping[str, Any]) -> tuple[int,
     ports = plan["ports"]
     spoken_to = [ports["ray_workers"][0], ports["ray_node_manager"], ports["ray_object_manager"], PICKED_BY_KERNEL]
     if host["role"] == "head":
-        spoken_to += [ports["ray"], *ports["staging"].values()]
+        spoken_to += [ports["ray"], ports["trial"], *ports["staging"].values()]
     return tuple(sorted({int(port) for port in spoken_to}))
 
 
@@ -75,5 +82,9 @@ def needs_of(plan: Mapping[str, Any]) -> Needs:
         needed_gib={"model": round(float(plan["model"]["weights_gb"]) * GB / GIB, 3)},
         units=(*plan["stop"]["units"], *plan["keep"]["units"], *MANAGED_UNITS),
         images=tuple(str(candidate["image"]) for candidate in plan["candidates"]),
+        stop=plan["stop"],
+        keep=plan["keep"],
+        firewall=bool(plan.get("firewall")),
+        end_orphans=plan["unlisted_holders"] == "stop",
         probe=Probe(str(own["control_address"]), fabric_ports(plan, own), peers) if peers else None,
     )

@@ -13,6 +13,7 @@ import glob
 import json
 import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -28,12 +29,16 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._host_needs impor
 from ansible_collections.dgxspark.serving.plugins.module_utils._listeners import listeners
 from ansible_collections.dgxspark.serving.plugins.module_utils._port_probe import run_probe
 from ansible_collections.dgxspark.serving.plugins.module_utils._process_owner import process_owner
-from ansible_collections.dgxspark.serving.plugins.module_utils._selection import container_of_unit
+from ansible_collections.dgxspark.serving.plugins.module_utils._restore_state import judge_restore_state
+from ansible_collections.dgxspark.serving.plugins.module_utils._selection import Selection
+from ansible_collections.dgxspark.serving.plugins.module_utils._teardown import missing_findings, plan_teardown
+from ansible_collections.dgxspark.serving.plugins.module_utils._unit_owners import unit_of_container
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import (
     CommandRunner,
     Container,
     WorkloadError,
     containers,
+    loaded_services,
     run_command,
     units,
 )
@@ -42,6 +47,8 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import
 OLDEST_PYTHON = (3, 10)
 # The oldest engine that the lab runs; API 1.41.
 OLDEST_DOCKER = (20, 10)
+# What the ladder has learned on the head (role vllm_serve).
+LADDER_FILE = "/var/lib/dgxspark/state/ladder.json"
 LIBRARY_DIGEST_FILE = ".digest"
 
 
@@ -178,17 +185,34 @@ def _workloads(subject: str, unit_names: Sequence[str], run: CommandRunner, surv
             found = containers(run)
         wanted = list(dict.fromkeys((*unit_names, *kernel.MEMORY_KILLERS)))
         looked_at = [unit for unit in units(wanted, run) if unit.exists]
+        survey.facts["unit_containers"] = unit_of_container([*loaded_services(run), *looked_at], found)
     except WorkloadError as error:
         survey.findings.append(
             Finding("HOST.WORKLOADS_UNKNOWN", ERROR, subject, str(error), "See the log of the service named above.")
         )
     survey.facts["containers"] = [item.as_dict() for item in found]
     survey.facts["units"] = [unit.as_dict() for unit in looked_at]
-    survey.facts["unit_containers"] = {
-        container_of_unit(unit.start_command): unit.name for unit in looked_at if container_of_unit(unit.start_command)
-    }
+    survey.facts.setdefault("unit_containers", {})
     survey.findings += kernel.judge_killers(subject, survey.facts["units"])
     return found
+
+
+def _teardown(needs: Needs, run: CommandRunner, proc_root: str, survey: Survey) -> None:
+    """What gate 5 will stop and keep; its refusals are errors already here."""
+    if needs.stop is None or not survey.facts["docker"]:
+        return
+    try:
+        lists = Selection.parse(needs.stop), Selection.parse(needs.keep)
+        teardown = plan_teardown(*lists, (), needs.end_orphans, run, proc_root)
+    except WorkloadError:
+        return  # Said by _workloads.
+    survey.facts["teardown"] = {
+        "stop": teardown.names,
+        "keep": list(teardown.kept),
+        "missing": list(teardown.missing),
+        "processes": [process.pid for process in teardown.processes],
+    }
+    survey.findings += [*teardown.findings, *missing_findings(teardown)]
 
 
 def _disks(subject: str, needs: Needs, survey: Survey) -> None:
@@ -210,6 +234,19 @@ def _containers_get_what_they_need(subject: str, wishes: runtime.ContainerWishes
     settings = ["/etc/systemd/logind.conf", *sorted(glob.glob("/etc/systemd/logind.conf.d/*.conf"))]
     remove_ipc = kernel.removes_ipc(kernel.read_text(path) for path in settings)
     survey.findings += kernel.judge_rootless(subject, bool(docker.get("rootless")), remove_ipc)
+
+
+def _nft(subject: str, needs: Needs, survey: Survey) -> None:
+    if needs.firewall and not shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin:/bin"):
+        survey.findings.append(
+            Finding(
+                "HOST.NFT_MISSING",
+                ERROR,
+                subject,
+                "The program nft is not installed, and the ports of Ray and the engine are to be closed to other networks.",
+                "apt install nftables, or set spark_firewall: false and close them in another way.",
+            )
+        )
 
 
 def _say_what_is_unseen(subject: str, survey: Survey) -> None:
@@ -243,9 +280,14 @@ def survey_host(
     _system(subject, library_folder, proc_root, survey)
     _docker(subject, run, survey)
     found = _workloads(subject, needs.units, run, survey)
+    _teardown(needs, run, proc_root, survey)
+    survey.facts["learned"] = json.loads(kernel.read_text(LADDER_FILE) or "{}")
+    if os.geteuid() == 0:
+        survey.findings += judge_restore_state(subject)
     survey.facts["images"] = disks.local_images(needs.images, run) if survey.facts["docker"] else {}
     survey.facts["listeners"] = _listening(needs.ports, found, proc_root)
     _disks(subject, needs, survey)
+    _nft(subject, needs, survey)
     if wishes:
         _containers_get_what_they_need(subject, wishes, survey)
     if needs.probe:

@@ -66,12 +66,25 @@ def _socket_owners(inodes: set[str], proc_root: str) -> dict[str, int]:
     return owners
 
 
+def all_listeners(proc_root: str = "/proc") -> list[Listener]:
+    """Every listening socket, one per port and process."""
+    return _with_owners(_sockets(proc_root), proc_root)
+
+
 def listeners(ports: Sequence[int], proc_root: str = "/proc") -> list[Listener]:
     """Listening sockets on one of C(ports), one per port and process."""
-    sockets = []
+    return _with_owners([entry for entry in _sockets(proc_root) if entry.port in ports], proc_root)
+
+
+def _sockets(proc_root: str) -> list[Listener]:
+    found = []
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError), open(f"{proc_root}/net/{name}", encoding="ascii") as handle:
-            sockets += [entry for entry in parse_listeners(handle.read()) if entry.port in ports]
+            found += parse_listeners(handle.read())
+    return found
+
+
+def _with_owners(sockets: Sequence[Listener], proc_root: str) -> list[Listener]:
     owners = _socket_owners({entry.inode for entry in sockets}, proc_root) if sockets else {}
     unique = {(entry.port, owners.get(entry.inode, 0)): entry for entry in reversed(sockets)}
     return [

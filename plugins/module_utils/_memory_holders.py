@@ -10,23 +10,22 @@ PRIVATE to this collection.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ansible_collections.dgxspark.serving.plugins.module_utils._engine_processes import (
+    has_lost_its_server,
+    is_engine_process,
+)
 from ansible_collections.dgxspark.serving.plugins.module_utils._memory import GIB_DECIMALS, GpuProcess
 from ansible_collections.dgxspark.serving.plugins.module_utils._process_owner import (
     ProcessOwner,
     process_owner,
     running_pids,
 )
+from ansible_collections.dgxspark.serving.plugins.module_utils._selection import process_title
 
-# Titles that engines give to their workers (setproctitle): vllm/utils/system_utils.py, ray/_private/worker.py,
-# sglang/srt/utils. A worker outlives a killed server, and no search for "vllm serve" finds it.
-_ENGINE_WORKER = re.compile(r"(?:VLLM|ray|sglang)::")
-# What may rightly be the parent of a worker.
-_ENGINE = re.compile(r"vllm|\bray\b|raylet|sglang", re.I)
 # Commands of the docker CLI that wait for the end of a container.
 _FOREGROUND = {"run", "start", "attach"}
 # The inode of the first PID namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h): elsewhere not all processes show.
@@ -53,7 +52,10 @@ class Container:
 
 @dataclass(frozen=True)
 class Holder:
-    """A process with GPU memory. visible: false when this host's C(/proc) does not show it."""
+    """A process with GPU memory. visible: false when this host's C(/proc) does not show it.
+
+    process: the program without its arguments, which may carry keys. title: how the process is named on a list.
+    """
 
     pid: int
     process: str
@@ -66,6 +68,7 @@ class Holder:
     image: str = ""
     labels: dict[str, str] = field(default_factory=dict)
     systemd_unit: str = ""
+    title: str = ""
     orphan: bool = False
     visible: bool = True
 
@@ -104,10 +107,9 @@ def _is_orphan(owner: ProcessOwner, proc_root: str) -> bool:
 
     Its parent need not be 1: a subreaper or the shell that started the server takes it over.
     """
-    if not _ENGINE_WORKER.match(owner.command) or owner.container_id or owner.systemd_unit:
+    if not is_engine_process(owner) or owner.container_id or owner.systemd_unit:
         return False
-    parent = process_owner(owner.parent_pid, proc_root)
-    return parent is None or not _ENGINE.search(parent.command)
+    return has_lost_its_server(owner, lambda pid: process_owner(pid, proc_root))
 
 
 def find_holders(processes: Iterable[GpuProcess], proc_root: str = "/proc") -> list[Holder]:
@@ -133,6 +135,7 @@ def find_holders(processes: Iterable[GpuProcess], proc_root: str = "/proc") -> l
             holder = replace(
                 holder,
                 user=owner.user,
+                title=process_title(owner.command),
                 container_id=owner.container_id,
                 systemd_unit=owner.systemd_unit,
                 orphan=_is_orphan(owner, proc_root),

@@ -10,7 +10,9 @@ PRIVATE to this collection.
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._fabric_verdict import network_of
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, INFO, WARNING, Finding
@@ -50,6 +52,34 @@ def overall_verdict(ranks: list[RankLog]) -> str:
     if SOCKET in verdicts:
         return SOCKET
     return IB if verdicts == {IB} else UNKNOWN
+
+
+def transport_result(ranks: list[RankLog]) -> dict[str, Any]:
+    """The C(transport) of the modules that read logs of NCCL."""
+    channels: Counter[str] = Counter()
+    for rank in ranks:
+        channels.update(rank.channels)
+    return {
+        "verdict": overall_verdict(ranks),
+        "plugin": next((rank.plugin for rank in ranks if rank.plugin), ""),
+        "nccl_version": next((rank.nccl_version for rank in ranks if rank.nccl_version), ""),
+        "devices": sorted({name for rank in ranks for name in rank.devices}, key=str.casefold),
+        "channels": dict(channels),
+        "ranks": [
+            {
+                "host": rank.host,
+                "pid": rank.pid,
+                "rank": rank.rank,
+                "nranks": rank.nranks,
+                "verdict": rank.verdict,
+                "plugin": rank.plugin,
+                "nccl_version": rank.nccl_version,
+                "devices": rank.devices,
+                "channels": dict(rank.channels),
+            }
+            for rank in ranks
+        ],
+    }
 
 
 def judge_logs(ranks: list[RankLog], around: Surroundings) -> list[Finding]:

@@ -14,6 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
+from ansible_collections.dgxspark.serving.plugins.module_utils._restore_lease import (
+    LEASE_SECONDS,
+    SHORTEST_LEASE_SECONDS,
+)
 
 GIB = 1024**3
 GB = 1000**3
@@ -32,7 +36,8 @@ RAY_OBJECT_MANAGER_PORT = 20101
 RAY_RUNTIME_ENV_AGENT_PORT = 20102
 RAY_AGENT_PORTS = (20103, 20104)
 # Images and weights are offered by the head for the time of the copy only.
-STAGING_PORTS = {"image": 20110, "weights": 20111, "weights_reports": 20112}
+TRIAL_PORT = 20112
+STAGING_PORTS = {"image": 20110, "weights": 20111, "weights_reports": 20113}
 
 
 class PlanRefused(Exception):
@@ -79,6 +84,8 @@ class PlanOptions:
     api_bind: str = ""
     api_port: int = 8000
     rollback: bool = True
+    restore_seconds: int = LEASE_SECONDS
+    firewall: bool = True
     stop: Mapping[str, Sequence[str]] = field(default_factory=dict)
     keep: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -299,6 +306,17 @@ def check_options(preset: Mapping[str, Any], options: PlanOptions) -> list[Findi
                 "Give spark_candidates: a list of {image: ...}, best first.",
             )
         )
+    if options.restore_seconds < SHORTEST_LEASE_SECONDS:
+        findings.append(
+            Finding(
+                "PLAN.RESTORE_SECONDS",
+                ERROR,
+                "spark_restore_seconds",
+                f"spark_restore_seconds is {options.restore_seconds}; it must be {SHORTEST_LEASE_SECONDS} or more: a shorter silence of a "
+                "healthy run is usual.",
+                f"Leave it out ({LEASE_SECONDS}), or turn the way back off with spark_rollback: false.",
+            )
+        )
     return findings
 
 
@@ -393,7 +411,9 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
             "ray_runtime_env_agent": RAY_RUNTIME_ENV_AGENT_PORT,
             "ray_agents": list(RAY_AGENT_PORTS),
             "staging": dict(STAGING_PORTS),
+            "trial": TRIAL_PORT,
         },
+        "firewall": options.firewall,
         "acceptance": dict(preset["acceptance"]),
         "expected": dict(preset.get("expected") or {}),
         "timeouts": dict(preset["timeouts"]),
@@ -401,5 +421,7 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
         "keep": {kind: list(options.keep.get(kind) or ()) for kind in SELECTION_KEYS},
         "unlisted_holders": options.unlisted_holders,
         "rollback": options.rollback,
+        # 0: the host's own timer is not armed.
+        "restore_seconds": options.restore_seconds if options.rollback else 0,
         "findings": [finding.as_dict() for finding in findings],
     }

@@ -26,7 +26,10 @@ _USER_SLICE = "/user.slice/"
 
 @dataclass(frozen=True)
 class ProcessOwner:
-    """container_id: 64 hex digits or empty; systemd_unit: C(name.service) or empty; user: login name or the number."""
+    """container_id: 64 hex digits or empty; systemd_unit: C(name.service) or empty; user: login name or the number.
+
+    name: the kernel's short name. started: clock ticks since boot; pid and start together are never given twice.
+    """
 
     pid: int
     command: str
@@ -34,6 +37,8 @@ class ProcessOwner:
     systemd_unit: str
     user: str
     parent_pid: int
+    name: str = ""
+    started: int = 0
 
 
 def parse_cgroup(text: str) -> tuple[str, str]:
@@ -79,7 +84,17 @@ def process_owner(pid: int, proc_root: str = "/proc") -> ProcessOwner | None:
     if container and container == parse_cgroup(_read(f"{proc_root}/1/cgroup"))[0]:
         # This host is a container itself: its own id is no owner of what runs on it.
         container = ""
-    return ProcessOwner(pid, command, container, unit, user, int(fields.get("PPid", "0")))
+    name = fields.get("Name", "").strip()
+    return ProcessOwner(
+        pid, command, container, unit, user, int(fields.get("PPid", "0")), name, start_ticks(pid, proc_root)
+    )
+
+
+def start_ticks(pid: int, proc_root: str = "/proc") -> int:
+    """When the process began, in clock ticks since boot; 0 when there is none. A zombie counts as none: it holds nothing."""
+    # The name in parentheses may hold spaces and parentheses; state is the first and starttime the 20th field behind it (proc(5)).
+    fields = _read(f"{proc_root}/{pid}/stat").rpartition(")")[2].split()
+    return int(fields[19]) if len(fields) > 19 and fields[0] not in "ZX" else 0
 
 
 def running_pids(proc_root: str = "/proc") -> list[int]:

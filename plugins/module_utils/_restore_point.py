@@ -2,38 +2,27 @@
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What ran on a host before a deployment stopped it: recorded, stopped, brought back.
+"""What ran on a host before a deployment stopped it, as a record on that host.
 
-PRIVATE to this collection. Standard library only, see _workloads.
+PRIVATE to this collection. Standard library only, it is part of a host program.
 """
 
 from __future__ import annotations
 
 import base64
+import glob
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.dgxspark.serving.plugins.module_utils import _workloads as workloads
-from ansible_collections.dgxspark.serving.plugins.module_utils._selection import (
-    KEEP,
-    OURS,
-    STOP,
-    UNLISTED,
-    Selection,
-    classify,
-    container_of_unit,
-)
-from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import (
-    CommandRunner,
-    Container,
-    Unit,
-    WorkloadError,
-    run_command,
-)
+from ansible_collections.dgxspark.serving.plugins.module_utils._listeners import all_listeners
+from ansible_collections.dgxspark.serving.plugins.module_utils._process_owner import process_owner
+from ansible_collections.dgxspark.serving.plugins.module_utils._teardown import Teardown
+from ansible_collections.dgxspark.serving.plugins.module_utils._unit_owners import runs_itself
+from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import WorkloadError
 
 RESTORE_FOLDER = "/var/lib/dgxspark/restore"
 # The newest ones are kept, and the first of all for ever (design, "Converged").
@@ -41,76 +30,99 @@ KEPT_RESTORE_POINTS = 5
 ORIGINAL = "original"
 # The run whose id the labels of our containers carry; the next run writes its own.
 RUN_FILE = "/etc/dgxspark/run.env"
-# Files of ours that a deployment writes; a restore point holds what they were. The keys and tokens are not among them.
+# What a deployment writes on a host; a restore point holds what was there.
 MANAGED_FILES = (
-    "/etc/systemd/system/dgxspark-ray.service",
-    "/etc/systemd/system/dgxspark-vllm.service",
-    "/etc/dgxspark/ray.env",
-    RUN_FILE,
-    "/etc/dgxspark/vllm/ray_non_carry_over_env_vars.json",
+    "/etc/systemd/system/dgxspark-*.service",
+    "/etc/systemd/system/dgxspark-*.timer",
+    "/etc/systemd/system/dgxspark-*.service.d/*.conf",
+    "/etc/dgxspark/*",
+    "/etc/dgxspark/vllm/*",
     "/var/lib/dgxspark/state/deployment.json",
 )
-# A restart policy or a Restart= of another unit has brought a service back within this time; systemd's default RestartSec is 0.1 s.
-COMES_BACK_SECONDS = 3
-# What was started must be up after so long; a container that answered before may still be loading, so only its state is judged.
-RUNNING_AGAIN_SECONDS = 30
+# The way back is no part of what is brought back.
+RESTORE_UNITS = ("dgxspark-restore.service", "dgxspark-restore.timer")
+# Secrets stay where they live: they are neither recorded nor removed with a failed run.
+SECRET_FILES = ("/etc/dgxspark/ray-token", "/etc/dgxspark/api-key")
+_RECORD_SUFFIX = ".json"
 
 
 @dataclass
 class RestorePoint:
-    """What ran. units: what was running or enabled, in the order of stopping; containers: what was alive."""
+    """What ran.
+
+    units: name, running, active, enabled, triggered_by and the TCP ports it listened on, in the order of stopping.
+    containers: id, name, state, restart_policy, health, ports and its place in a compose project.
+    ended: processes and containers that were ended and cannot be brought back. files: path to {mode, content as base64}; a managed
+    path that is missing here did not exist.
+    """
 
     run: str
     created: float
     units: list[dict[str, Any]] = field(default_factory=list)
     containers: list[dict[str, Any]] = field(default_factory=list)
-    # path -> {mode: int, content: base64 text} of what was there; a path that is missing here did not exist.
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @classmethod
-    def load(cls, path: str) -> RestorePoint:
-        try:
-            with open(path, encoding="utf-8") as handle:
-                return cls(**json.load(handle))
-        except (OSError, ValueError, TypeError) as error:
-            raise WorkloadError(f"Cannot read restore point {path}: {error}") from error
-
-    def save(self, folder: str) -> str:
-        """Write the record, readable by root only, and forget all but the newest few. Returns its path."""
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        text = json.dumps(self.__dict__, indent=1, sort_keys=True)
-        path = f"{folder}/{self.run}.json"
-        for target in (path, *([] if os.path.exists(f"{folder}/{ORIGINAL}.json") else [f"{folder}/{ORIGINAL}.json"])):
-            _write_file(target, text.encode(), 0o600)
-        records = sorted(
-            (name for name in os.listdir(folder) if name.endswith(".json") and name != f"{ORIGINAL}.json"), reverse=True
-        )
-        for name in records[KEPT_RESTORE_POINTS:]:
-            os.unlink(f"{folder}/{name}")
-        return path
-
-
-@dataclass(frozen=True)
-class Teardown:
-    """What a teardown will touch: to stop, and what it keeps although it is alive."""
-
-    units: tuple[Unit, ...]
-    containers: tuple[Container, ...]
-    kept: tuple[str, ...]
-    missing: tuple[str, ...]
+    ended: list[str] = field(default_factory=list)
 
     @property
     def names(self) -> list[str]:
-        return [f"unit {unit.name}" for unit in self.units] + [
-            f"container {container.name}" for container in self.containers
+        """What is running again after a restore."""
+        return [f"unit {unit['name']}" for unit in self.units if unit["running"]] + [
+            f"container {item['name']}" for item in self.containers if item["state"] != "exited"
         ]
 
-    @property
-    def empty(self) -> bool:
-        return not self.units and not self.containers
+    @classmethod
+    def load(cls, name: str, folder: str = RESTORE_FOLDER) -> RestorePoint:
+        """The record of a run, or V(original). Raises WorkloadError with the names that there are."""
+        path = record_path(name, folder)
+        try:
+            with open(path, encoding="utf-8") as handle:
+                return cls(**json.load(handle))
+        except FileNotFoundError as error:
+            known = ", ".join(record_names(folder)) or "none"
+            raise WorkloadError(
+                f"There is no restore point {name} on this host ({path}); there are: {known}."
+            ) from error
+        except (OSError, ValueError, TypeError) as error:
+            raise WorkloadError(f"Cannot read restore point {path}: {error}") from error
+
+    def save(self, folder: str = RESTORE_FOLDER) -> str:
+        """Write the record, readable by root only, and forget all but the newest few. Returns its path.
+
+        What an interrupted teardown of the same run has recorded stays: it has stopped part of it.
+        """
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        path = record_path(self.run, folder)
+        if os.path.exists(path):
+            self._take_over(RestorePoint.load(self.run, folder))
+        text = json.dumps(self.__dict__, indent=1, sort_keys=True).encode()
+        write_file(path, text, 0o600)
+        if not os.path.exists(record_path(ORIGINAL, folder)):
+            write_file(record_path(ORIGINAL, folder), text, 0o600)
+        for name in [name for name in record_names(folder) if name != ORIGINAL][KEPT_RESTORE_POINTS:]:
+            os.unlink(record_path(name, folder))
+        return path
+
+    def _take_over(self, first: RestorePoint) -> None:
+        units = {unit["name"] for unit in first.units}
+        containers = {item["id"] for item in first.containers}
+        self.created, self.files = first.created, first.files
+        self.units = first.units + [unit for unit in self.units if unit["name"] not in units]
+        self.containers = first.containers + [item for item in self.containers if item["id"] not in containers]
+        self.ended = first.ended + [title for title in self.ended if title not in first.ended]
 
 
-def _write_file(path: str, content: bytes, mode: int) -> None:
+def record_path(name: str, folder: str = RESTORE_FOLDER) -> str:
+    return f"{folder}/{name}{_RECORD_SUFFIX}"
+
+
+def record_names(folder: str = RESTORE_FOLDER) -> list[str]:
+    """Names of the records, the newest run first, V(original) last. Names of runs sort by time."""
+    found = [os.path.basename(path).removesuffix(_RECORD_SUFFIX) for path in glob.glob(f"{folder}/*{_RECORD_SUFFIX}")]
+    return sorted(set(found) - {ORIGINAL}, reverse=True) + ([ORIGINAL] if ORIGINAL in found else [])
+
+
+def write_file(path: str, content: bytes, mode: int) -> None:
+    """Whole or not at all, also when the host goes down meanwhile."""
     partial = f"{path}.new"
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as handle:
@@ -121,162 +133,91 @@ def _write_file(path: str, content: bytes, mode: int) -> None:
     os.replace(partial, path)
 
 
-def _as_holder(container: Container) -> dict[str, Any]:
-    return {"container": container.name, "image": container.image, "labels": container.labels}
+def accepted_files() -> list[str]:
+    """Drop-ins that an accepted deployment has; a new one must not begin with them."""
+    return sorted(glob.glob("/etc/systemd/system/dgxspark-*.service.d/*.conf"))
 
 
-def plan_teardown(
-    stop: Selection, keep: Selection, stop_unlisted: Sequence[str] = (), run: CommandRunner = run_command
-) -> Teardown:
-    """What is to be stopped on this host: what the user named, what an earlier deployment of ours runs, and C(stop_unlisted)
-    (names of containers and units that hold memory and that the user allowed to stop).
-
-    A container that a stopped unit runs is the unit's business. What is on the keep-list is never in the answer.
-    """
-    present = workloads.containers(run)
-    named = [
-        unit
-        for unit in workloads.units(
-            [*workloads.MANAGED_UNITS, *stop.units, *[u for u in stop_unlisted if "." in u]], run
-        )
-        if unit.exists
+def managed_files() -> list[str]:
+    """The files of a deployment that are there, without secrets and without the way back."""
+    return [
+        path
+        for pattern in MANAGED_FILES
+        for path in sorted(glob.glob(pattern))
+        if os.path.isfile(path) and path not in SECRET_FILES and os.path.basename(path) not in RESTORE_UNITS
     ]
-    unit_containers = {
-        container_of_unit(unit.start_command): unit.name for unit in named if container_of_unit(unit.start_command)
-    }
-    kept, to_stop = [], []
-    for container in present:
-        if not container.alive:
-            continue
-        owner = classify(_as_holder(container), stop, keep, unit_containers)
-        if owner == KEEP:
-            kept.append(f"container {container.name}")
-        elif (
-            owner in (STOP, OURS) or (owner == UNLISTED and container.name in stop_unlisted)
-        ) and container.name not in unit_containers:
-            to_stop.append(container)
-    units_to_stop = tuple(
-        unit for unit in named if (unit.running or unit.enabled == "enabled") and not keep.names_unit(unit.name)
-    )
-    kept += [f"unit {unit.name}" for unit in workloads.units(keep.units, run) if unit.exists and unit.running]
-    known = {unit.name for unit in named} | {container.name for container in present}
-    missing = tuple(name for name in (*stop.units, *stop.containers) if name not in known)
-    return Teardown(units_to_stop, tuple(to_stop), tuple(sorted(kept)), missing)
+
+
+def _listening(teardown: Teardown) -> dict[str, list[int]]:
+    """Unit name or container id to the TCP ports on which it listens."""
+    ports: dict[str, set[int]] = {item.id: set(item.published_ports) for item in teardown.containers}
+    owned = {item.id: unit.name for unit in teardown.units for item in runs_itself(unit, teardown.unit_containers)}
+    for listener in all_listeners():
+        owner = process_owner(listener.pid) if listener.pid else None
+        if owner:
+            ports.setdefault(owned.get(owner.container_id) or owner.container_id or owner.systemd_unit, set()).add(
+                listener.port
+            )
+    for item in teardown.unit_containers:
+        ports.setdefault(owned.get(item.id, ""), set()).update(item.published_ports)
+    return {name: sorted(found) for name, found in ports.items()}
 
 
 def record(run_id: str, teardown: Teardown) -> RestorePoint:
     """The restore point of a teardown that has not begun."""
+    ports = _listening(teardown)
     point = RestorePoint(run=run_id, created=time.time())
-    point.units = [{"name": unit.name, "running": unit.running, "enabled": unit.enabled} for unit in teardown.units]
-    point.containers = [
-        {"id": item.id, "name": item.name, "state": item.state, "restart_policy": item.restart_policy}
-        for item in teardown.containers
+    point.units = [
+        {
+            "name": unit.name,
+            "running": unit.running,
+            "active": unit.active,
+            "enabled": unit.enabled,
+            "triggered_by": list(unit.triggered_by),
+            # Of a socket unit the manager itself listens: it is asked for its state only.
+            "ports": ports.get(unit.name, []) if unit.running else [],
+        }
+        for unit in (*teardown.triggers, *teardown.units)
     ]
-    for path in MANAGED_FILES:
-        if os.path.isfile(path):
-            with open(path, "rb") as handle:
-                content = base64.b64encode(handle.read()).decode()
-            point.files[path] = {"mode": os.stat(path).st_mode & 0o777, "content": content}
+    point.containers = [
+        {
+            "id": item.id,
+            "name": item.name,
+            "state": item.state,
+            "restart_policy": item.restart_policy,
+            "health": item.health,
+            "ports": ports.get(item.id, []) if item.state == "running" else [],
+            "compose_project": item.compose_project,
+            "compose_service": item.compose_service,
+            "compose_needs": list(item.compose_needs),
+        }
+        for item in teardown.containers
+        # Our own is removed, and its unit makes it anew. One of docker run --rm is gone once it is stopped.
+        if not item.managed and not item.auto_remove
+    ]
+    point.ended = teardown.lost
+    for path in managed_files():
+        with open(path, "rb") as handle:
+            content = base64.b64encode(handle.read()).decode()
+        point.files[path] = {"mode": os.stat(path).st_mode & 0o777, "content": content}
     return point
 
 
-def stop_all(teardown: Teardown, run: CommandRunner = run_command, sleep: Any = time.sleep) -> list[str]:
-    """Stop what the plan says; units first, because a unit may start its container again.
-
-    Returns the names of what is alive again afterwards (somebody starts it). Raises WorkloadError when something cannot be stopped.
-    """
-    for unit in teardown.units:
-        if unit.enabled == "enabled":
-            workloads.enable_unit(unit.name, False, run)
-        workloads.stop_unit(unit.name, run)
-    unit_containers = {container_of_unit(unit.start_command) for unit in teardown.units} - {""}
-    left_over = [item for item in workloads.containers(run) if item.alive and item.name in unit_containers]
-    for container in (*teardown.containers, *left_over):
-        if container.restart_policy != "no":
-            # Suspended, so that a restart of the engine or of the host does not bring it back into the new deployment's memory.
-            workloads.set_restart_policy(container.id, "no", run)
-        workloads.stop_container(container.id, run)
-    if any(unit.name in workloads.MANAGED_UNITS for unit in teardown.units) and os.path.exists(RUN_FILE):
-        os.unlink(RUN_FILE)
-    if teardown.empty:
-        return []
-    sleep(COMES_BACK_SECONDS)
-    stopped = {container.id for container in teardown.containers}
-    back = [
-        f"unit {unit.name}" for unit in workloads.units([unit.name for unit in teardown.units], run) if unit.running
-    ]
-    back += [
-        f"container {item.name}"
-        for item in workloads.containers(run)
-        if item.alive and (item.id in stopped or item.name in unit_containers)
-    ]
-    return back
-
-
-def remove_deployment(run: CommandRunner = run_command) -> list[str]:
-    """Stop our units and remove our containers and unit files. Returns what was removed."""
-    removed = []
-    for unit in workloads.units(workloads.MANAGED_UNITS, run):
-        if not unit.exists:
-            continue
-        if unit.enabled == "enabled":
-            workloads.enable_unit(unit.name, False, run)
-        workloads.stop_unit(unit.name, run)
-        removed.append(f"unit {unit.name}")
-    for container in workloads.containers(run):
-        if container.managed:
-            workloads.remove_container(container.id, run)
-            removed.append(f"container {container.name}")
-    for path in MANAGED_FILES:
-        if os.path.isfile(path):
-            os.unlink(path)
-            removed.append(f"file {path}")
-    workloads.reload_systemd(run)
-    return removed
-
-
-def bring_back(
-    point: RestorePoint, run: CommandRunner = run_command, sleep: Any = time.sleep
-) -> tuple[list[str], list[str]]:
-    """(what runs again, what could not be brought back and why), after our own deployment was removed."""
-    for path, saved in point.files.items():
-        os.makedirs(os.path.dirname(path), mode=0o750, exist_ok=True)
-        _write_file(path, base64.b64decode(saved["content"]), saved["mode"])
-    workloads.reload_systemd(run)
-    failed: dict[str, str] = {}
-    # The last that was stopped is the first to start: what others depend on was named first.
-    for container in reversed(point.containers):
-        try:
-            if container["restart_policy"] != "no":
-                workloads.set_restart_policy(container["id"], container["restart_policy"], run)
-            workloads.start_container(container["id"], run)
-            if container["state"] == "paused":
-                workloads.pause_container(container["id"], run)
-        except WorkloadError as error:
-            failed[f"container {container['name']}"] = str(error)
-    for unit in reversed(point.units):
-        try:
-            if unit["enabled"] == "enabled":
-                workloads.enable_unit(unit["name"], True, run)
-            if unit["running"]:
-                workloads.start_unit(unit["name"], run)
-        except WorkloadError as error:
-            failed[f"unit {unit['name']}"] = str(error)
-    return _verify_running(point, failed, run, sleep)
-
-
-def _verify_running(
-    point: RestorePoint, failed: Mapping[str, str], run: CommandRunner, sleep: Any
-) -> tuple[list[str], list[str]]:
-    expected_units = [unit["name"] for unit in point.units if unit["running"]]
-    expected = [f"unit {name}" for name in expected_units] + [f"container {item['name']}" for item in point.containers]
-    down: set[str] = set(expected)
-    for _attempt in range(RUNNING_AGAIN_SECONDS):
-        alive = {item.id for item in workloads.containers(run) if item.alive}
-        down = {f"container {item['name']}" for item in point.containers if item["id"] not in alive}
-        down |= {f"unit {unit.name}" for unit in workloads.units(expected_units, run) if unit.active != "active"}
-        if not down:
-            break
-        sleep(1)
-    problems = [f"{name}: {failed.get(name, 'is not running')}" for name in expected if name in down or name in failed]
-    return [name for name in expected if name not in down], problems
+def in_start_order(containers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last that was stopped first, but within a compose project what others need before them."""
+    ordered: list[dict[str, Any]] = []
+    waiting = list(reversed(containers))
+    while waiting:
+        for item in waiting:
+            needed = {(item.get("compose_project"), service) for service in item.get("compose_needs", ())}
+            if not any(
+                (other.get("compose_project"), other.get("compose_service")) in needed
+                for other in waiting
+                if other is not item
+            ):
+                break
+        else:
+            item = waiting[0]  # They need each other; Compose refuses that, and any order is as good.
+        waiting.remove(item)
+        ordered.append(item)
+    return ordered

@@ -17,6 +17,7 @@ from typing import Any
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, INFO, WARNING, Finding
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import MANAGED_LABEL, MANAGED_UNITS
 
+_INTERPRETER = re.compile(r"^(python[\d.]*|bash|sh|dash|node|perl|ruby)$")
 _SINGULAR = {"units": "unit", "containers": "container", "processes": "process"}
 STOP, KEEP, OURS, UNLISTED = "stop", "keep", "ours", "unlisted"
 
@@ -58,41 +59,57 @@ class Selection:
     def names_unit(self, unit: str) -> bool:
         return bool(unit) and unit in self.units
 
-    def names_process(self, command: str) -> bool:
+    def names_process(self, command: str, name: str = "") -> bool:
+        """command: the whole command line; name: the kernel's short name of the process."""
         if not command:
             return False
-        program = command.split()[0].rsplit("/", 1)[-1]
-        return program in self.processes or command in self.processes
+        return not {command, command.split()[0], process_title(command), name}.isdisjoint(self.processes)
 
 
-# The container that a unit runs in the foreground: systemctl show prints ExecStart={ path=... ; argv[]=docker run --name X ...}.
-_DOCKER_RUN_NAME = re.compile(r"\bdocker\s+run\b.*?\s--name[= ](\S+)")
+def process_title(command: str) -> str:
+    """Under which a process goes on a list: its program, and for an interpreter the script or module that it runs.
 
-
-def container_of_unit(start_command: str) -> str:
-    """Name of the container that a unit's ExecStart runs with C(docker run --name), or an empty string."""
-    found = _DOCKER_RUN_NAME.search(start_command)
-    return found.group(1) if found else ""
+    An interpreter is nobody: C(python3 /opt/train.py) is train.py, C(python3 -m jupyterlab) is jupyterlab.
+    """
+    words = command.split() or ["unknown"]
+    program = words[0].rsplit("/", 1)[-1]
+    if not _INTERPRETER.match(program):
+        return program
+    arguments = iter(words[1:])
+    for word in arguments:
+        if word == "-m":
+            return next(arguments, program)
+        if word == "-c":
+            return program
+        if word in ("-X", "-W"):
+            next(arguments, "")
+        elif not word.startswith("-"):
+            return word.rsplit("/", 1)[-1]
+    return program
 
 
 def classify(holder: Mapping[str, Any], stop: Selection, keep: Selection, unit_containers: Mapping[str, str]) -> str:
     """Whose is a holder of memory or of a port: V(ours), V(keep), V(stop) or V(unlisted)?
 
-    holder: a holder of gpu_memory_check or a listener of host_survey. unit_containers: container name to the unit that runs it.
+    holder: a holder of gpu_memory_check or a listener of host_survey; torn_down: the planned teardown stops it.
+    unit_containers: container name to the unit that runs it.
     The keep-list wins: what is on it is never stopped, whatever else names it.
     """
     name = str(holder.get("container") or "")
     labels = holder.get("labels") or {}
     units = {str(holder.get("systemd_unit") or ""), unit_containers.get(name, "")} - {""}
-    command = str(holder.get("process") or "")
+    command = str(holder.get("title") or holder.get("process") or "")
     if MANAGED_LABEL in labels or units & set(MANAGED_UNITS):
         return OURS
+    if holder.get("torn_down"):
+        return STOP
     for selection, answer in ((keep, KEEP), (stop, STOP)):
         if (name and selection.names_container(name, str(holder.get("image") or ""), labels)) or any(
             selection.names_unit(unit) for unit in units
         ):
             return answer
-        if selection.names_process(command):
+        # A process in a container or unit ends with that, and only with that.
+        if selection.names_process(command) and (answer == KEEP or not (name or units)):
             return answer
     return UNLISTED
 
@@ -105,7 +122,7 @@ def _identity(holder: Mapping[str, Any], unit_containers: Mapping[str, str]) -> 
         return "units", unit
     if container:
         return "containers", container
-    return "processes", (str(holder.get("process") or "").split() or ["unknown"])[0].rsplit("/", 1)[-1]
+    return "processes", str(holder.get("title") or "") or process_title(str(holder.get("process") or ""))
 
 
 def with_container_details(

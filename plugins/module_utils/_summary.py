@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.dgxspark.serving.plugins.module_utils._trial import transport_line
+
 _INDENT = " " * 14
 
 
@@ -32,7 +34,7 @@ def summary(values: Mapping[str, Any]) -> str:
     """The summary of a run from what its gates returned.
 
     values: plan, choice (of image_selection), hosts (list of {name, teardown, memory_before, memory_after}), ray (of await_ranks),
-    acceptance, gates (list of (number, title, seconds)), converged, check_mode.
+    rungs (of the ladder), trial (list of results of rank_trial), trial_backend, acceptance, gates (list of (number, title, seconds)), converged, check_mode.
     """
     plan, choice = values["plan"], values["choice"]
     lines = ["", f"== {plan['description'] or plan['preset']}"]
@@ -66,6 +68,8 @@ def summary(values: Mapping[str, Any]) -> str:
         lines += _row(
             "memory", [_memory(host["name"], host["memory_before"], host["memory_after"]) for host in values["hosts"]]
         )
+    if values.get("rungs"):
+        lines += _row("ladder", [f"rung {rung['rung']}: {rung['why']}" for rung in values["rungs"]])
     if values.get("ray"):
         lines += _row("Ray", [values["ray"].get("explanation", "")])
     head = next(host for host in plan["hosts"] if host["role"] == "head")
@@ -77,6 +81,9 @@ def summary(values: Mapping[str, Any]) -> str:
         ],
     )
     lines += _acceptance_rows(values.get("acceptance") or {}, plan)
+    # Tokens per second do not reveal a fallback to TCP, so it is said whether a trial has proven the transport.
+    if len(plan["hosts"]) > 1 and not values["converged"] and not values["check_mode"]:
+        lines += _row("transport", [transport_line(values.get("trial") or [], values.get("trial_backend") or "nccl")])
     lines += _row(
         "seconds", [", ".join(f"gate {number} {title}: {seconds}" for number, title, seconds in values["gates"])]
     )
@@ -98,5 +105,4 @@ def _acceptance_rows(acceptance: Mapping[str, Any], plan: Mapping[str, Any]) -> 
         "speed",
         [f"{acceptance['tokens_per_second']} tokens/s on one stream" + (f", expected {expected}" if expected else "")],
     )
-    # Said until a gate proves it: tokens per second do not reveal a fallback to TCP.
-    return lines + _row("transport", ["NCCL over IB: not proven in this version"])
+    return lines

@@ -56,6 +56,18 @@ options:
   health_url:
     description: Address that answers 200 when the API is up.
     type: str
+  attempt:
+    description: Number of the attempt, where something is tried more than once in a run.
+    type: int
+    default: 0
+  restore_seconds:
+    description: Each look keeps the host from restoring itself for so long. V(0) gives no sign.
+    type: int
+    default: 0
+  next_seconds:
+    description: How much longer the last look is good, for the gate that follows.
+    type: int
+    default: 0
   progress_seconds:
     description: Seconds without a sign of progress.
     type: float
@@ -81,6 +93,8 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+started: {description: When the wait began in seconds since 1970., returned: always, type: float}
+stalled_seconds: {description: For how long nothing had moved when the wait ended for that reason. Else 0., returned: always, type: float}
 phases: {description: Phases and when they began., returned: always, type: list, elements: dict}
 seconds: {description: How long the wait was., returned: always, type: float}
 state: {description: ready or failed., returned: always, type: str}

@@ -38,6 +38,10 @@ options:
     description: Whether the hosts were brought back.
     type: bool
     default: true
+  restore_seconds:
+    description: After how many seconds a host that does not answer restores itself.
+    type: int
+    default: 0
 """
 
 EXAMPLES = r"""

@@ -71,6 +71,14 @@ options:
     description: Whether a failure brings back what ran before.
     type: bool
     default: true
+  restore_seconds:
+    description: Seconds without a sign of the run after which a host brings back by itself what ran before.
+    type: int
+    default: 300
+  firewall:
+    description: Whether the ports of Ray, rendezvous and engine are closed to everything but the hosts' fabric addresses.
+    type: bool
+    default: true
   stop:
     description: The user's stop list.
     type: dict

@@ -22,7 +22,7 @@ options:
     type: dict
     required: true
   services:
-    description: Systemd unit to the name of the container that it runs. The unit must be active and enabled.
+    description: Systemd unit to the name of the container that it runs, empty for one that runs none. The unit must be active and enabled.
     type: dict
     required: true
   image:

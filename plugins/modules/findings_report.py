@@ -59,6 +59,10 @@ options:
       - The plan of the deployment. With it the results of the hosts are compared with each other as well - clocks, architecture,
         GPUs and drivers, both ends of the fabric, connections between the hosts, and room for the head's images.
     type: dict
+  before_teardown:
+    description: Whether nothing has been stopped yet, which the report of errors then says.
+    type: bool
+    default: true
   become_optional:
     description: Whether a host may be looked at without root's rights, when no password was given.
     type: bool

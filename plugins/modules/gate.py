@@ -49,6 +49,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+started: {description: When the run began in seconds since 1970., returned: always, type: float}
 run: {description: Id of the run., returned: always, type: str, sample: 20261130T101500-3f6c}
 folder: {description: Folder of the run on the control node., returned: always, type: str}
 """

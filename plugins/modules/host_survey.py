@@ -100,6 +100,11 @@ survey:
       type: dict
       returned: always
     containers: {description: All containers with id and start time., type: list, elements: dict, returned: always}
+    teardown:
+      description: What gate 5 would stop (C(stop), C(processes) with pids) and keep (C(keep)), and what of the list is not here
+        (C(missing)).
+      type: dict
+      returned: with O(plan), if Docker answers
     units: {description: The units asked for that exist., type: list, elements: dict, returned: always}
     unit_containers:
       description: Name of a container to the unit whose ExecStart runs it.
@@ -107,6 +112,7 @@ survey:
       returned: always
       sample: {glm: vllm-cluster.service}
     listeners: {description: Listeners on the ports asked for and whom they belong to., type: list, elements: dict, returned: always}
+    learned: {description: What the ladder has learned on this host. Empty where nothing was., type: dict, returned: always}
     disks: {description: Free and total GiB by name., type: dict, returned: always}
     images: {description: Id and size of the plan's images that the engine has., type: dict, returned: always}
     cdi: {description: Files that describe NVIDIA devices to container engines., type: list, elements: str, returned: with O(plan)}

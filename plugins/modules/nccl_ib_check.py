@@ -268,7 +268,6 @@ findings:
 """
 
 import ipaddress
-from collections import Counter
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -373,33 +372,6 @@ def rail_result(device: Device) -> dict[str, Any]:
     }
 
 
-def transport_result(ranks: list[RankLog]) -> dict[str, Any]:
-    channels: Counter[str] = Counter()
-    for rank in ranks:
-        channels.update(rank.channels)
-    return {
-        "verdict": nccl_verdict.overall_verdict(ranks),
-        "plugin": next((rank.plugin for rank in ranks if rank.plugin), ""),
-        "nccl_version": next((rank.nccl_version for rank in ranks if rank.nccl_version), ""),
-        "devices": sorted({name for rank in ranks for name in rank.devices}, key=str.casefold),
-        "channels": dict(channels),
-        "ranks": [
-            {
-                "host": rank.host,
-                "pid": rank.pid,
-                "rank": rank.rank,
-                "nranks": rank.nranks,
-                "verdict": rank.verdict,
-                "plugin": rank.plugin,
-                "nccl_version": rank.nccl_version,
-                "devices": rank.devices,
-                "channels": dict(rank.channels),
-            }
-            for rank in ranks
-        ],
-    }
-
-
 def summary(devices: list[Device], ranks: list[RankLog], findings: list[Finding]) -> str:
     lines = []
     for device in devices:
@@ -440,7 +412,7 @@ def check(params: dict[str, Any]) -> dict[str, Any]:
         "rails": [rail_result(device) for device in rails],
         "env": recommended_environment(fabric, rails, params["interfaces"]),
         "peers": [peer.as_dict() for peer in reached],
-        "transport": transport_result(ranks),
+        "transport": nccl_verdict.transport_result(ranks),
         "findings": findings,
         "msg": summary(looked_at, ranks, findings),
     }

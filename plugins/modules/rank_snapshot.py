@@ -10,7 +10,8 @@ module: rank_snapshot
 short_description: One look at the units, the journal, Ray's nodes and the API of a rank
 version_added: 0.1.0
 description:
-  - What P(dgxspark.serving.await_ranks#module) calls on every host while it waits. It changes nothing.
+  - What P(dgxspark.serving.await_ranks#module) calls on every host while it waits. It changes nothing but the deadline of the
+    host's restore timer.
 author:
   - dgxspark.serving contributors (@dgxspark)
 extends_documentation_fragment:
@@ -34,6 +35,14 @@ options:
     description: Name of the container in which Ray is asked for its nodes. Empty means that it is not asked.
     type: str
     default: ""
+  run:
+    description: Id of the run that waits. The look is then a sign of life that keeps the host from restoring itself.
+    type: str
+    default: ""
+  restore_seconds:
+    description: For how long it is good. V(0) gives none.
+    type: int
+    default: 0
   health_url:
     description: Address that answers 200 when the API is up. Empty means that it is not asked.
     type: str
@@ -60,6 +69,7 @@ health: {description: HTTP status of the API. Zero while nothing answers., retur
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.urls import open_url
 from ansible_collections.dgxspark.serving.plugins.module_utils._rank_snapshot import journal, ray_nodes, unit_states
+from ansible_collections.dgxspark.serving.plugins.module_utils._restore_lease import renew
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import WorkloadError
 
 # The API is on this host: an answer that takes longer than this is none.
@@ -80,12 +90,16 @@ def main() -> None:
             "cursor": {"type": "str", "default": ""},
             "since": {"type": "float", "default": 0.0},
             "ray_container": {"type": "str", "default": ""},
+            "run": {"type": "str", "default": ""},
+            "restore_seconds": {"type": "int", "default": 0},
             "health_url": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
     options = module.params
     try:
+        if options["run"] and options["restore_seconds"]:
+            renew(options["run"], options["restore_seconds"])
         states = unit_states(options["units"])
         lines, cursor = journal(options["units"], options["cursor"], options["since"])
     except WorkloadError as error:

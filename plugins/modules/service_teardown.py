@@ -10,9 +10,11 @@ module: service_teardown
 short_description: Stop what a deployment replaces, and bring it back
 version_added: 0.1.0
 description:
-  - Stops the units and containers that the user named and an earlier deployment of this collection, after it has written a
-    restore point on the host. Brings back what a restore point recorded.
-  - What is on the keep-list is never stopped. A restart policy or an enabled unit is suspended, and set again by a restore.
+  - Stops the units, containers and processes that the user named and an earlier deployment of this collection, after it has
+    written a restore point on the host and armed the host's own way back. Brings back what a restore point recorded.
+  - What is on the keep-list is never stopped. Lists that contradict each other are refused before anything is stopped.
+  - A restart policy or an enabled unit is suspended, and set again by a restore. A unit that something starts again and again is
+    made unable to start until then.
 author:
   - dgxspark.serving contributors (@dgxspark)
 extends_documentation_fragment:
@@ -27,11 +29,13 @@ attributes:
 options:
   state:
     description:
-      - V(stopped) writes a restore point and stops. Nothing to stop means that no restore point is written.
-      - V(restored) removes the deployment of this collection and brings back what the restore point says.
+      - V(stopped) writes a restore point, arms the restore timer and stops. Refused while another run holds the host.
+      - V(accepted) ends a run that was successful. It disarms the timer and notes O(deployment).
+      - V(restored) removes the deployment of this collection and brings back what O(restore_point) says. It runs the host's own
+        program, the same that the timer runs.
       - V(absent) removes the deployment of this collection and brings nothing back.
     type: str
-    choices: [stopped, restored, absent]
+    choices: [stopped, accepted, restored, absent]
     default: stopped
   stop:
     description: What to stop, lists C(units), C(containers), C(images), C(labels) and C(processes).
@@ -46,13 +50,43 @@ options:
     type: list
     elements: str
     default: []
-  run:
+  end_orphans:
     description:
-      - Id of the run. It names the restore point.
-      - With O(state=restored), the restore point to use. When it does not exist (this run stopped nothing), only what this
-        collection runs is removed.
+      - End every engine process whose server is gone (C(VLLM::*), C(ray::*), C(sglang::*)), first with SIGTERM, then with SIGKILL.
+      - Those of what is stopped, and those named in O(stop), are ended in any case.
+    type: bool
+    default: false
+  run:
+    description: Id of the run. It names the restore point and holds the host.
     type: str
     required: true
+  restore_seconds:
+    description:
+      - The host restores itself when it has had no sign of the run for so many seconds, or after a reboot.
+      - V(0) arms no timer. The host is then not held for the run either.
+    type: int
+    default: 300
+  restore_point:
+    description:
+      - What to bring back, the id of a run, V(newest) or V(original) (what ran before the first deployment).
+      - Empty means that of O(run). When that run has stopped nothing on this host, nothing is done.
+    type: str
+    default: ""
+  wait_seconds:
+    description: How long to wait until what was brought back runs and listens on its ports as before.
+    type: int
+    default: 900
+  reason:
+    description: Why it is brought back, for the host's record.
+    type: str
+    default: asked for
+  deployment:
+    description: What was accepted, for C(/var/lib/dgxspark/state/deployment.json).
+    type: dict
+  remove_secrets:
+    description: With O(state=absent), remove also the keys of the API and of Ray.
+    type: bool
+    default: false
   restore_folder:
     description: Where restore points are kept on the host.
     type: path
@@ -75,6 +109,13 @@ EXAMPLES = r"""
     state: restored
     run: "20261130T101500"
   become: true
+
+- name: Bring back what ran before the first deployment
+  dgxspark.serving.service_teardown:
+    state: restored
+    run: "20261130T101500"
+    restore_point: original
+  become: true
 """
 
 RETURN = r"""
@@ -83,7 +124,7 @@ stopped:
   returned: when O(state=stopped)
   type: list
   elements: str
-  sample: [unit vllm-cluster.service, container reranker]
+  sample: [unit vllm-cluster.service, container reranker, "process 22001 (VLLM::EngineCore)"]
 kept:
   description: What is alive and on the keep-list.
   returned: when O(state=stopped)
@@ -106,26 +147,61 @@ removed:
   type: list
   elements: str
 restored:
-  description: What runs again.
+  description: What runs again and answers.
+  returned: when O(state=restored)
+  type: list
+  elements: str
+problems:
+  description: What does not run as before, and why.
+  returned: when O(state=restored)
+  type: list
+  elements: str
+ended:
+  description: Processes that were ended for the run and that nothing can bring back.
   returned: when O(state=restored)
   type: list
   elements: str
 """
 
+import json
 import os
+import subprocess
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.dgxspark.serving.plugins.module_utils import _restore_program
+from ansible_collections.dgxspark.serving.plugins.module_utils._findings import describe
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_program import (
+    ProgramError,
+    install_program,
+    program_command,
+)
+from ansible_collections.dgxspark.serving.plugins.module_utils._restore_lease import (
+    LEASE_SECONDS,
+    PROGRAM,
+    arm,
+    at_work,
+    disarm,
+    forget_outcome,
+    read_lease,
+    refuse_others,
+    renew,
+)
 from ansible_collections.dgxspark.serving.plugins.module_utils._restore_point import (
     RESTORE_FOLDER,
-    RestorePoint,
-    bring_back,
-    plan_teardown,
+    RUN_FILE,
+    accepted_files,
     record,
+    record_path,
+    write_file,
+)
+from ansible_collections.dgxspark.serving.plugins.module_utils._rollback import (
+    ANSWERS_AGAIN_SECONDS,
+    is_in_force,
     remove_deployment,
-    stop_all,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._selection import Selection
+from ansible_collections.dgxspark.serving.plugins.module_utils._teardown import Teardown, plan_teardown, stop_all
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import (
     MANAGED_UNITS,
     WorkloadError,
@@ -133,10 +209,14 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import
     units,
 )
 
+STATE_FILE = "/var/lib/dgxspark/state/deployment.json"
 
-def _stop(module: AnsibleModule) -> dict[str, Any]:
-    stop, keep = Selection.parse(module.params["stop"]), Selection.parse(module.params["keep"])
-    teardown = plan_teardown(stop, keep, module.params["stop_unlisted"])
+
+def _stopped(module: AnsibleModule) -> dict[str, Any]:
+    options = module.params
+    refuse_others(options["run"], options["restore_folder"])
+    lists = Selection.parse(options["stop"]), Selection.parse(options["keep"])
+    teardown = plan_teardown(*lists, options["stop_unlisted"], options["end_orphans"])
     result: dict[str, Any] = {
         "changed": not teardown.empty,
         "stopped": teardown.names,
@@ -144,59 +224,137 @@ def _stop(module: AnsibleModule) -> dict[str, Any]:
         "missing": list(teardown.missing),
         "restore_point": "",
         "diff": {
-            "before": "".join(f"{name}\n" for name in teardown.names),
-            "after": "",
+            "before": "".join(f"{name}\n" for name in (*teardown.names, *teardown.kept)),
+            "after": "".join(f"{name}\n" for name in teardown.kept),
             "before_header": "running",
             "after_header": "running",
         },
     }
-    if teardown.empty or module.check_mode:
-        return result
-    result["restore_point"] = record(module.params["run"], teardown).save(module.params["restore_folder"])
-    back = stop_all(teardown)
-    if back:
+    if teardown.refusals:
+        module.fail_json(msg=f"Nothing was stopped.\n{describe(teardown.refusals)}", **{**result, "changed": False})
+    if not module.check_mode:
+        with at_work(options["restore_folder"]):
+            result["restore_point"] = _carry_out(module, teardown)
+    return result
+
+
+def _carry_out(module: AnsibleModule, teardown: Teardown) -> str:
+    """The way back first. Returns the path of the restore point."""
+    options = module.params
+    path = "" if teardown.empty else record(options["run"], teardown).save(options["restore_folder"])
+    if options["restore_seconds"]:
+        install_program(PROGRAM, _restore_program)
+        arm(options["run"], options["restore_seconds"], options["restore_folder"])
+    left = stop_all(teardown)
+    if any(unit.name in MANAGED_UNITS for unit in teardown.units):
+        # The next deployment's containers carry the id of the run that makes them, and restart only when it is accepted.
+        for old in (*accepted_files(), RUN_FILE):
+            if os.path.exists(old):
+                os.unlink(old)
+    if left:
         module.fail_json(
-            msg=f"Stopped, but running again: {', '.join(back)}. Something on this host starts it: stop that as well (spark_stop).",
+            msg=f"Stopped, but running again: {', '.join(left)}. Something on this host starts it: stop that as well (spark_stop).",
+            stopped=teardown.names,
+            restore_point=path,
+        )
+    return path
+
+
+def _accepted(module: AnsibleModule) -> dict[str, Any]:
+    options = module.params
+    if module.check_mode:
+        return {"changed": False}
+    with at_work(options["restore_folder"]):
+        if options["restore_seconds"]:
+            renew(options["run"], options["restore_seconds"], options["restore_folder"])
+        changed = options["deployment"] is not None and _note(options["deployment"])
+        disarm(options["restore_folder"])
+        forget_outcome(options["restore_folder"])
+    return {"changed": changed}
+
+
+def _note(deployment: dict[str, Any]) -> bool:
+    """Whether the note was another one."""
+    content = (json.dumps(deployment, indent=2, sort_keys=True) + "\n").encode()
+    if os.path.exists(STATE_FILE):
+        with open(STATE_FILE, "rb") as handle:
+            if handle.read() == content:
+                return False
+    os.makedirs(os.path.dirname(STATE_FILE), mode=0o700, exist_ok=True)
+    write_file(STATE_FILE, content, 0o600)
+    return True
+
+
+def _restored(module: AnsibleModule) -> dict[str, Any]:
+    options, folder = module.params, module.params["restore_folder"]
+    name = options["restore_point"] or options["run"]
+    nothing: dict[str, Any] = {"changed": False, "removed": [], "restored": [], "problems": [], "ended": []}
+    lease = read_lease(folder)
+    held = lease is not None and lease.run == name
+    if not options["restore_point"] and not held and not os.path.exists(record_path(name, folder)):
+        return nothing
+    if module.check_mode:
+        point = _restore_program.point_named(name, folder)
+        if point is None:
+            return {**nothing, "changed": True, "removed": _ours()}
+        in_force = is_in_force(point)
+        return {**nothing, "changed": not in_force, "removed": [] if in_force else _ours(), "restored": point.names}
+    install_program(PROGRAM, _restore_program)
+    words = ["--folder", folder, "restore", name, "--reason", options["reason"]]
+    words += ["--wait-seconds", str(options["wait_seconds"])]
+    done = subprocess.run([*program_command(PROGRAM), *words], capture_output=True, text=True, check=False)
+    if not done.stdout:
+        module.fail_json(msg=f"The restore did not work: {done.stderr.strip()}", **nothing)
+    outcome = json.loads(done.stdout)
+    result = {key: outcome[key] for key in ("removed", "restored", "problems", "ended")}
+    result["changed"] = bool(outcome["removed"] or outcome["changed"])
+    if outcome["problems"]:
+        module.fail_json(
+            msg=f"Not everything that ran before runs again: {'; '.join(outcome['problems'])}. "
+            f"The record is {record_path(outcome['run'], folder)} on this host.",
             **result,
         )
     return result
 
 
-def _restore(module: AnsibleModule) -> dict[str, Any]:
-    path = f"{module.params['restore_folder']}/{module.params['run']}.json"
-    point = RestorePoint.load(path) if module.params["state"] == "restored" and os.path.exists(path) else None
-    ours = [f"unit {unit.name}" for unit in units(MANAGED_UNITS) if unit.exists]
-    ours += [f"container {container.name}" for container in containers() if container.managed]
-    names = [entry["name"] for entry in (*point.units, *point.containers)] if point else []
-    result: dict[str, Any] = {"changed": bool(ours or point), "removed": ours, "restored": names}
+def _ours() -> list[str]:
+    found = [f"unit {unit.name}" for unit in units(MANAGED_UNITS) if unit.exists]
+    return found + [f"container {container.name}" for container in containers() if container.managed]
+
+
+def _absent(module: AnsibleModule) -> dict[str, Any]:
+    ours = _ours()
     if module.check_mode:
-        return result
-    result["removed"] = remove_deployment()
-    if point:
-        result["restored"], problems = bring_back(point)
-        if problems:
-            module.fail_json(
-                msg=f"Not everything that ran before runs again: {'; '.join(problems)}. The record is {path} on this host.",
-                **result,
-            )
-    return result
+        return {"changed": bool(ours), "removed": ours}
+    with at_work(module.params["restore_folder"]):
+        removed = remove_deployment(module.params["remove_secrets"])
+        disarm(module.params["restore_folder"])
+    return {"changed": bool(removed), "removed": removed}
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["stopped", "restored", "absent"], "default": "stopped"},
+            "state": {"type": "str", "choices": ["stopped", "accepted", "restored", "absent"], "default": "stopped"},
             "stop": {"type": "dict", "default": {}},
             "keep": {"type": "dict", "default": {}},
             "stop_unlisted": {"type": "list", "elements": "str", "default": []},
+            "end_orphans": {"type": "bool", "default": False},
             "run": {"type": "str", "required": True},
+            "restore_seconds": {"type": "int", "default": LEASE_SECONDS},
+            "restore_point": {"type": "str", "default": ""},
+            "wait_seconds": {"type": "int", "default": ANSWERS_AGAIN_SECONDS},
+            "reason": {"type": "str", "default": "asked for"},
+            "deployment": {"type": "dict"},
+            "remove_secrets": {"type": "bool", "default": False, "no_log": False},
             "restore_folder": {"type": "path", "default": RESTORE_FOLDER},
         },
         supports_check_mode=True,
     )
+    work = {"stopped": _stopped, "accepted": _accepted, "restored": _restored, "absent": _absent}
     try:
-        result = _stop(module) if module.params["state"] == "stopped" else _restore(module)
-    except WorkloadError as error:
+        result = work[module.params["state"]](module)
+    except (WorkloadError, ProgramError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(**result)
 

@@ -52,7 +52,7 @@ EXAMPLES = r"""
     host: "{{ inventory_hostname }}"
     run: "{{ run }}"
     image: {image: "vllm-node:0.32", role: head, name: spark-1a32, address: 192.168.200.12, port: 20110, token: "{{ token }}"}
-    weights: {folder: /srv/models/m, role: head, name: spark-1a32, address: 192.168.200.12, port: 20112, rsync_port: 20111, token: "{{ token }}"}
+    weights: {folder: /srv/models/m, role: head, name: spark-1a32, address: 192.168.200.12, port: 20113, rsync_port: 20111, token: "{{ token }}"}
   become: true
 """
 

@@ -15,6 +15,7 @@ PAGE = CHECKOUT / "docs" / "findings.md"
 # What the first part of an id says.
 AREAS = {
     "ACCEPTANCE": "The model's answers (gate 10)",
+    "ENGINE": "Why an engine did not come up (gate 9, `engine_log_check`)",
     "FABRIC": "Rails and the ways between the hosts (gate 2, `nccl_ib_check`)",
     "HOLDER": "Who holds memory and ports, and the two lists (gate 2)",
     "HOST": "A host and what it must have (gates 0 and 2, `host_survey`)",
@@ -25,6 +26,8 @@ AREAS = {
     "REGISTRY": "What the engine in an image knows (gate 3, `registry_probe`)",
     "REMOTE": "A registry of images (`registry_probe` with source remote)",
     "REQUIRE": "Versions in an image (gate 3, `registry_probe`)",
+    "TEARDOWN": "The two lists and what runs on a host (gates 2 and 5, `host_survey`, `service_teardown`)",
+    "TRIAL": "The serving image on the hosts, and the ranks among each other (gates 4b and 8, `rank_trial`)",
 }
 HEAD = """# Findings
 

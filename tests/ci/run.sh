@@ -176,6 +176,14 @@ full() {
     registry)
         registry
         ;;
+    rollback)
+        lab_up
+        e2e test_50_rollback.py
+        ;;
+    serving)
+        lab_up
+        e2e test_60_serving.py
+        ;;
     preflight)
         lab_up
         e2e test_40_preflight.py
@@ -186,7 +194,7 @@ full() {
         staging
         ;;
     *)
-        echo "make test-full PART=...: gates, molecule, preflight, registry, staging" >&2
+        echo "make test-full PART=...: gates, molecule, preflight, registry, rollback, serving, staging" >&2
         exit 2
         ;;
     esac

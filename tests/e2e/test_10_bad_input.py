@@ -117,7 +117,7 @@ def test_port_held_by_a_stranger() -> None:
     with stranger("python3", "-m", "http.server", "8765"):
         run = run_playbook("-e", "spark_api_port=8765")
     run.assert_stopped_at("2")
-    assert "port 8765 is held by process python3" in " ".join(run.output.split())
+    assert "port 8765 is held by process http.server" in " ".join(run.output.split())
 
 
 def test_docker_not_running_on_one_host() -> None:

@@ -189,7 +189,7 @@ def left_behind(hosts: int = 2) -> list[str]:
     for number in range(hosts):
         host = container(number)
         listening = on(host, "ss", "-Hltn")
-        found += [f"{host} listens on {port}" for port in (20110, 20111, 20112) if f":{port} " in listening]
+        found += [f"{host} listens on {port}" for port in (20110, 20111, 20113) if f":{port} " in listening]
         found += [f"{host} {line}" for line in on(host, "pgrep", "-a", "rsync", check=False).splitlines()]
         script = "ls /run/dgxspark/staging /var/lib/dgxspark/cache/images 2>/dev/null; find /srv/models -name .partial -o -name .incoming"
         names = on(host, "sh", "-c", script, check=False).split()

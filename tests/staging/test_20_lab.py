@@ -255,7 +255,7 @@ def test_connections_that_the_head_loses_are_made_again_in_the_same_run(bare: No
 
 
 def test_a_fabric_that_is_silent_for_some_seconds_is_survived(bare: None, slow_fabric: None) -> None:
-    rule = ["INPUT", "-i", "enp1s0f0np0", "-p", "tcp", "--sport", "20110:20112", "-j", "DROP"]
+    rule = ["INPUT", "-i", "enp1s0f0np0", "-p", "tcp", "--sport", "20110:20113", "-j", "DROP"]
 
     def cut() -> None:
         on(WORKER, "iptables", "-I", *rule)

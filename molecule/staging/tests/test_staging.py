@@ -34,7 +34,7 @@ def test_no_server_of_the_copy_is_left() -> None:
     listening = head().run("ss -Hltn").stdout
     assert ":20110 " not in listening
     assert ":20111 " not in listening
-    assert ":20112 " not in listening
+    assert ":20113 " not in listening
     assert head().run("pgrep -a rsync").stdout == ""
 
 

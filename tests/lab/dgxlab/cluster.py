@@ -84,7 +84,10 @@ def start(host: Host) -> None:
 def remove(host: Host) -> None:
     if not succeeds(["docker", "inspect", host.container]):
         return
-    ids = [*disks.inner_containers(host), output(["docker", "inspect", "-f", "{{.Id}}", host.container])]
+    inner = disks.inner_containers(host)
+    ids = [*inner, output(["docker", "inspect", "-f", "{{.Id}}", host.container])]
+    for identity in inner:
+        _thaw(identity)
     docker("rm", "-f", "-v", host.container)
     for identity in ids:
         _remove_empty_cgroups(identity)
@@ -210,6 +213,19 @@ def _is_up(host: Host) -> bool:
     # `degraded` counts: a unit that fails is for whoever looks at it, the host is there
     state = run(["docker", "exec", host.container, "systemctl", "is-system-running"], check=False).stdout.strip()
     return state in {"running", "degraded"}
+
+
+def _thaw(inner_container: str) -> None:
+    """A paused container in a host cannot be killed, and so the host cannot be removed. Its cgroup is one of this machine."""
+    states = {
+        f"freezer/docker/{inner_container}/freezer.state": "THAWED",
+        # cgroup v2 with either driver of the host's engine.
+        f"docker/{inner_container}/cgroup.freeze": "0",
+        f"system.slice/docker-{inner_container}.scope/cgroup.freeze": "0",
+    }
+    for name, thawed in states.items():
+        if (CGROUPS / name).exists():
+            (CGROUPS / name).write_text(thawed)
 
 
 def _remove_empty_cgroups(identity: str) -> None:

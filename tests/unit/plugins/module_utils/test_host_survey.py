@@ -8,6 +8,7 @@ import socket
 from collections.abc import Sequence
 
 import pytest
+from ansible_collections.dgxspark.serving.plugins.module_utils import _host_survey
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_needs import Needs
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_survey import survey_host
 from ansible_collections.dgxspark.serving.plugins.module_utils._listeners import listeners, parse_listeners
@@ -67,3 +68,16 @@ def test_the_engine_is_judged(info: CommandResult, expected: list[str]) -> None:
     assert docker_findings == expected
     assert survey.facts["disks"]["model"]["exists"] is False
     assert survey.facts["disks"]["model"]["total_gib"] > 0
+
+
+@pytest.mark.parametrize(
+    ("planned", "found", "expected"),
+    [(True, None, ["HOST.NFT_MISSING"]), (True, "/usr/sbin/nft", []), (False, None, [])],
+)
+def test_a_firewall_needs_nft(
+    monkeypatch: pytest.MonkeyPatch, planned: bool, found: str | None, expected: list[str]
+) -> None:
+    monkeypatch.setattr(_host_survey.shutil, "which", lambda *_arguments, **_options: found)
+    info = CommandResult(0, json.dumps({"ServerVersion": "27.1"}), "")
+    survey = survey_host("host", Needs(firewall=planned), "/nowhere", run=engine(info))
+    assert [item.id for item in survey.findings if item.id == "HOST.NFT_MISSING"] == expected

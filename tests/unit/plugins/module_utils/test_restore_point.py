@@ -1,227 +1,196 @@
-"""Record, stop and bring back, against a host that behaves like systemd and Docker."""
+"""What a record holds, how long it is kept, and that what it says comes back."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ansible_collections.dgxspark.serving.plugins.module_utils import _restore_point as restore_point
+from ansible_collections.dgxspark.serving.plugins.module_utils import _rollback as rollback
+from ansible_collections.dgxspark.serving.plugins.module_utils import _teardown as teardown_util
 from ansible_collections.dgxspark.serving.plugins.module_utils._restore_point import (
     RestorePoint,
-    bring_back,
-    plan_teardown,
+    in_start_order,
     record,
+    record_names,
+)
+from ansible_collections.dgxspark.serving.plugins.module_utils._rollback import (
+    bring_back,
+    is_in_force,
     remove_deployment,
-    stop_all,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._selection import Selection
+from ansible_collections.dgxspark.serving.plugins.module_utils._teardown import Teardown, plan_teardown, stop_all
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import (
     CommandResult,
     WorkloadError,
     containers,
 )
+from ansible_collections.dgxspark.serving.tests.unit.plugins.fake_host import FakeHost, container, no_sleep, unit
 
-STOP = Selection.parse({"units": ["vllm-cluster", "vllm-proxy"], "containers": ["reranker", "ghost"]})
-KEEP = Selection.parse({"containers": ["embeddings"]})
-
-
-class Host:
-    """Units: name to [active, enabled, container it runs]. Containers: name to state. Answers the commands of _workloads."""
-
-    def __init__(self) -> None:
-        self.units: dict[str, dict[str, Any]] = {
-            "vllm-cluster.service": {"active": "active", "enabled": "enabled", "runs": "glm"},
-            "vllm-proxy.service": {"active": "active", "enabled": "enabled", "runs": ""},
-        }
-        self.containers: dict[str, dict[str, Any]] = {
-            "glm": {"state": "running", "policy": "no", "labels": {}},
-            "reranker": {"state": "running", "policy": "unless-stopped", "labels": {}},
-            "embeddings": {"state": "running", "policy": "always", "labels": {}},
-            "old": {"state": "exited", "policy": "no", "labels": {}},
-        }
-        self.wrapper_leaves_container = False
-        self.respawns = ""
-        self.refuses = ""
-        self.commands: list[str] = []
-
-    def __call__(self, argv: Sequence[str]) -> CommandResult:
-        line = " ".join(argv)
-        if self.refuses and self.refuses in line:
-            return CommandResult(1, "", "refused by the test")
-        program, verb = argv[0], argv[1]
-        if program == "systemctl" and verb == "show":
-            # One block per unit, an empty line between.
-            return CommandResult(0, "\n".join(self._show(name) for name in argv[2:] if name[0] != "-"), "")
-        if program == "docker" and verb == "ps":
-            return CommandResult(0, "".join(f"id-{name}\n" for name in self.containers), "")
-        if program == "docker" and verb == "inspect":
-            return CommandResult(0, json.dumps([self._inspect(name) for name in self.containers]), "")
-        self.commands.append(line)
-        getattr(self, f"_{program}")(verb, argv[-1], argv)
-        return CommandResult(0, "", "")
-
-    def _show(self, name: str) -> str:
-        unit = self.units.get(name)
-        if unit is None:
-            return f"Id={name}\nLoadState=not-found\nActiveState=inactive\nSubState=dead\nUnitFileState=\n"
-        command = (
-            f"argv[]=/usr/bin/docker run --rm --name {unit['runs']} img" if unit["runs"] else "argv[]=/usr/bin/proxy"
-        )
-        return (
-            f"Id={name}\nLoadState=loaded\nActiveState={unit['active']}\nSubState=x\n"
-            f"UnitFileState={unit['enabled']}\nExecStart={{ path=/x ; {command} ; }}\n"
-        )
-
-    def _inspect(self, name: str) -> dict[str, Any]:
-        item = self.containers[name]
-        return {
-            "Id": f"id-{name}",
-            "Name": f"/{name}",
-            "Image": "sha256:1",
-            "Config": {"Image": "img", "Labels": item["labels"]},
-            "State": {"Status": item["state"], "StartedAt": "t", "Pid": 5},
-            "HostConfig": {"RestartPolicy": {"Name": item["policy"]}},
-            "NetworkSettings": {"Ports": {}},
-        }
-
-    def _systemctl(self, verb: str, name: str, _argv: Sequence[str]) -> None:
-        if verb == "daemon-reload":
-            return
-        unit = self.units[name]
-        if verb in ("enable", "disable"):
-            unit["enabled"] = f"{verb}d"
-            return
-        unit["active"] = "active" if verb == "start" else "failed"
-        if unit["runs"] and not (verb == "stop" and self.wrapper_leaves_container):
-            self.containers[unit["runs"]]["state"] = "running" if verb == "start" else "exited"
-
-    def _docker(self, verb: str, identifier: str, argv: Sequence[str]) -> None:
-        name = identifier.removeprefix("id-")
-        if verb == "rm":
-            del self.containers[name]
-        elif verb == "update":
-            self.containers[name]["policy"] = argv[2].removeprefix("--restart=")
-        else:
-            self.containers[name]["state"] = {"stop": "exited", "start": "running", "pause": "paused"}[verb]
-        if verb == "stop" and self.respawns == name:
-            self.containers[name]["state"] = "running"
+STOP = {"units": ["vllm-cluster", "vllm-proxy"], "containers": ["reranker"]}
+KEEP = {"containers": ["embeddings"]}
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Host:
-    monkeypatch.setattr(restore_point, "MANAGED_FILES", (str(tmp_path / "etc" / "ray.env"),))
-    monkeypatch.setattr(restore_point, "RUN_FILE", str(tmp_path / "run.env"))
-    return Host()
+def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeHost:
+    monkeypatch.setattr(restore_point, "MANAGED_FILES", (str(tmp_path / "etc" / "*"),))
+    monkeypatch.setattr(restore_point, "SECRET_FILES", (str(tmp_path / "etc" / "api-key"),))
+    monkeypatch.setattr(rollback, "SECRET_FILES", (str(tmp_path / "etc" / "api-key"),))
+    for function in (teardown_util.suspend, rollback._suspended):
+        monkeypatch.setattr(function, "__defaults__", (str(tmp_path / "system"),))
+    (tmp_path / "etc").mkdir()
+    return FakeHost()
 
 
-def no_sleep(_seconds: float) -> None:
-    """Time does not pass in these tests."""
+def plan(host: FakeHost, stop: dict[str, list[str]] | None = None) -> Teardown:
+    return plan_teardown(
+        Selection.parse(STOP if stop is None else stop), Selection.parse(KEEP), run=host, proc_root="/var/empty"
+    )
 
 
-def states(host: Host) -> dict[str, str]:
-    return {name: item["state"] for name, item in host.containers.items()}
-
-
-def test_the_plan_names_what_is_stopped_kept_and_missing(host: Host) -> None:
-    teardown = plan_teardown(STOP, KEEP, run=host)
-    assert teardown.names == ["unit vllm-cluster.service", "unit vllm-proxy.service", "container reranker"]
-    assert teardown.kept == ("container embeddings",)
-    assert teardown.missing == ("ghost",)
-    assert host.commands == []
-
-
-def test_stop_and_bring_back(host: Host, tmp_path: Path) -> None:
-    teardown = plan_teardown(STOP, KEEP, run=host)
-    path = record("run1", teardown).save(str(tmp_path / "restore"))
+def stopped(host: FakeHost, folder: Path, stop: dict[str, list[str]] | None = None) -> RestorePoint:
+    """Record and stop, then read the record again."""
+    Path("/var/empty").mkdir(exist_ok=True)
+    teardown = plan(host, stop)
+    record("run1", teardown).save(str(folder / "restore"))
     assert stop_all(teardown, host, no_sleep) == []
-    assert states(host) == {"glm": "exited", "reranker": "exited", "embeddings": "running", "old": "exited"}
-    assert host.containers["reranker"]["policy"] == "no"
-    assert host.units["vllm-cluster.service"]["enabled"] == "disabled"
-    restored, problems = bring_back(RestorePoint.load(path), host, no_sleep)
-    assert problems == []
-    assert sorted(restored) == ["container reranker", "unit vllm-cluster.service", "unit vllm-proxy.service"]
-    assert states(host) == {"glm": "running", "reranker": "running", "embeddings": "running", "old": "exited"}
+    return RestorePoint.load("run1", str(folder / "restore"))
+
+
+def test_stop_and_bring_back(host: FakeHost, tmp_path: Path) -> None:
+    before = host.states
+    point = stopped(host, tmp_path)
+    result = bring_back(point, host, no_sleep)
+    assert result.problems == []
+    assert sorted(result.restored) == ["container reranker", "unit vllm-cluster.service", "unit vllm-proxy.service"]
+    assert host.states == before
     assert host.containers["reranker"]["policy"] == "unless-stopped"
     assert host.units["vllm-cluster.service"]["enabled"] == "enabled"
     assert not any("embeddings" in command for command in host.commands)
 
 
-def test_a_second_teardown_finds_nothing(host: Host) -> None:
-    stop_all(plan_teardown(STOP, KEEP, run=host), host, no_sleep)
-    assert plan_teardown(STOP, KEEP, run=host).empty
+def test_a_second_rollback_changes_nothing(host: FakeHost, tmp_path: Path) -> None:
+    point = stopped(host, tmp_path)
+    assert not is_in_force(point, host)
+    bring_back(point, host, no_sleep)
+    assert is_in_force(point, host)
+    commands = len(host.commands)
+    assert bring_back(point, host, no_sleep).changed == []
+    assert len(host.commands) == commands
 
 
-def test_a_container_that_outlives_its_unit_is_stopped_too(host: Host) -> None:
-    # Case 081: systemd stops only the wrapper.
-    host.wrapper_leaves_container = True
-    assert stop_all(plan_teardown(STOP, KEEP, run=host), host, no_sleep) == []
-    assert states(host)["glm"] == "exited"
+def test_an_interrupted_teardown_keeps_its_first_record(host: FakeHost, tmp_path: Path) -> None:
+    teardown = plan(host)
+    record("run1", teardown).save(str(tmp_path / "restore"))
+    host(["systemctl", "stop", "vllm-cluster.service"])
+    host(["systemctl", "disable", "vllm-cluster.service"])
+    point = stopped(host, tmp_path)
+    assert [entry["name"] for entry in point.units] == ["vllm-cluster.service", "vllm-proxy.service"]
+    assert point.units[0]["running"] is True
+    bring_back(point, host, no_sleep)
+    assert host.units["vllm-cluster.service"] == unit("glm")
 
 
-def test_what_somebody_starts_again_is_named(host: Host) -> None:
-    host.respawns = "reranker"
-    assert stop_all(plan_teardown(STOP, KEEP, run=host), host, no_sleep) == ["container reranker"]
+@pytest.mark.parametrize("policy", ["no", "always", "unless-stopped", "on-failure", "on-failure:5"])
+def test_every_restart_policy_comes_back(host: FakeHost, tmp_path: Path, policy: str) -> None:
+    host.containers["reranker"]["policy"] = policy
+    bring_back(stopped(host, tmp_path), host, no_sleep)
+    assert host.containers["reranker"] == container(policy=policy)
 
 
-def test_a_paused_container_comes_back_paused(host: Host) -> None:
+def test_a_paused_container_comes_back_paused(host: FakeHost, tmp_path: Path) -> None:
     host.containers["reranker"]["state"] = "paused"
-    teardown = plan_teardown(STOP, KEEP, run=host)
-    point = record("run1", teardown)
-    stop_all(teardown, host, no_sleep)
-    bring_back(point, host, no_sleep)
-    assert states(host)["reranker"] == "paused"
+    bring_back(stopped(host, tmp_path), host, no_sleep)
+    assert host.states["reranker"] == "paused"
 
 
-def test_what_cannot_be_brought_back_is_named_and_the_rest_runs(host: Host) -> None:
-    teardown = plan_teardown(STOP, KEEP, run=host)
-    point = record("run1", teardown)
-    stop_all(teardown, host, no_sleep)
-    host.refuses = "start vllm-proxy"
-    restored, problems = bring_back(point, host, no_sleep)
-    assert "unit vllm-cluster.service" in restored
-    assert len(problems) == 1
-    assert problems[0].startswith("unit vllm-proxy.service: Cannot start unit vllm-proxy.service")
+def test_a_unit_that_was_made_unable_to_start_starts_again(host: FakeHost, tmp_path: Path) -> None:
+    host.wakes = {"vllm-proxy.service": 1}
+    point = stopped(host, tmp_path)
+    assert list((tmp_path / "system").glob("*.d"))
+    assert bring_back(point, host, no_sleep).problems == []
+    assert not list((tmp_path / "system").glob("*.d"))
 
 
-def test_unlisted_holders_are_stopped_only_when_named(host: Host) -> None:
-    host.containers["notebook"] = {"state": "running", "policy": "no", "labels": {}}
-    assert "container notebook" not in plan_teardown(STOP, KEEP, run=host).names
-    assert "container notebook" in plan_teardown(STOP, KEEP, ["notebook"], run=host).names
+@pytest.mark.parametrize("service_runs", [False, True])
+def test_a_socket_starts_before_its_service(host: FakeHost, tmp_path: Path, service_runs: bool) -> None:
+    host.units["vllm-proxy.socket"] = unit()
+    host.units["vllm-proxy.service"]["triggered_by"] = "vllm-proxy.socket"
+    point = stopped(host, tmp_path)
+    assert host.units["vllm-proxy.socket"]["active"] == "inactive"
+    if service_runs:
+        host(["systemctl", "start", "vllm-proxy.service"])
+    assert bring_back(point, host, no_sleep).problems == []
+    assert host.units["vllm-proxy.socket"]["active"] == "active"
+    assert host.units["vllm-proxy.service"]["active"] == "active"
 
 
-def test_our_own_deployment_is_replaced_and_its_files_come_back(host: Host, tmp_path: Path) -> None:
-    (tmp_path / "etc").mkdir()
-    managed = tmp_path / "etc" / "ray.env"
+def test_a_unit_that_does_not_start_is_not_waited_for(host: FakeHost, tmp_path: Path) -> None:
+    point = stopped(host, tmp_path)
+    slept: list[float] = []
+    host.units["vllm-proxy.service"]["active"] = "failed"
+    host.refuses = "start --no-block"
+    result = bring_back(point, host, slept.append)
+    assert any("unit vllm-proxy.service could not be started" in problem for problem in result.problems)
+    assert slept == []
+
+
+def test_what_cannot_be_brought_back_is_named_and_the_rest_runs(host: FakeHost, tmp_path: Path) -> None:
+    point = stopped(host, tmp_path)
+    del host.containers["reranker"]
+    result = bring_back(point, host, no_sleep)
+    assert result.restored == ["unit vllm-cluster.service", "unit vllm-proxy.service"]
+    assert result.problems == ["container reranker could not be started: does not exist any more"]
+
+
+def test_health_and_ports_are_waited_for(host: FakeHost, tmp_path: Path) -> None:
+    host.containers["reranker"]["health"] = "healthy"
+    point = stopped(host, tmp_path)
+    point.units[1]["ports"] = [1]
+    host.containers["reranker"]["health"] = "starting"
+    said: list[str] = []
+    result = bring_back(point, host, no_sleep, wait_seconds=3, say=said.append)
+    assert result.problems == [
+        "container reranker is starting, was healthy",
+        "unit vllm-proxy.service does not listen on port 1 yet",
+    ]
+    assert said == [f"waiting: {'; '.join(result.problems)}"]
+
+
+def test_what_others_of_a_compose_project_need_starts_first() -> None:
+    def item(service: str, *needs: str) -> dict[str, object]:
+        return {"name": service, "compose_project": "p", "compose_service": service, "compose_needs": list(needs)}
+
+    stopped_in_order = [item("db"), item("api", "db", "cache"), item("cache", "db"), item("web", "api")]
+    assert [entry["name"] for entry in in_start_order(stopped_in_order)] == ["db", "cache", "api", "web"]
+
+
+def test_our_own_deployment_is_replaced_and_its_files_come_back_without_secrets(host: FakeHost, tmp_path: Path) -> None:
+    managed, secret = tmp_path / "etc" / "ray.env", tmp_path / "etc" / "api-key"
     managed.write_text("A=1\n", encoding="utf-8")
-    host.units["dgxspark-ray.service"] = {"active": "active", "enabled": "enabled", "runs": "dgxspark-ray"}
-    host.containers["dgxspark-ray"] = {
-        "state": "running",
-        "policy": "no",
-        "labels": {"io.dgxspark.serving.managed": "true"},
-    }
-    teardown = plan_teardown(STOP, KEEP, run=host)
-    assert teardown.names[0] == "unit dgxspark-ray.service"
-    point = record("run2", teardown)
-    stop_all(teardown, host, no_sleep)
-    assert f"file {managed}" in remove_deployment(host)
+    secret.write_text("hush", encoding="utf-8")
+    host.units["dgxspark-ray.service"] = unit("dgxspark-ray")
+    host.containers["dgxspark-ray"] = container(rm=True, labels={"io.dgxspark.serving.managed": "true"})
+    point = stopped(host, tmp_path)
+    assert point.units[0]["name"] == "dgxspark-ray.service"
+    assert list(point.files) == [str(managed)]
+    removed = remove_deployment(run=host)
+    assert f"file {managed}" in removed
     assert not managed.exists()
-    assert "dgxspark-ray" not in host.containers
-    host.containers["dgxspark-ray"] = {"state": "exited", "policy": "no", "labels": {}}
-    bring_back(point, host, no_sleep)
+    assert secret.exists()
+    assert bring_back(point, host, no_sleep).problems == []
     assert managed.read_text(encoding="utf-8") == "A=1\n"
     assert host.units["dgxspark-ray.service"]["active"] == "active"
+    assert f"file {secret}" in remove_deployment(with_secrets=True, run=host)
 
 
 def test_the_original_and_the_newest_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "restore"
     for number in range(8):
         RestorePoint(run=f"run{number}", created=float(number)).save(str(folder))
-    names = sorted(path.stem for path in folder.iterdir())
-    assert names == ["original", "run3", "run4", "run5", "run6", "run7"]
-    assert RestorePoint.load(str(folder / "original.json")).run == "run0"
+    assert record_names(str(folder)) == ["run7", "run6", "run5", "run4", "run3", "original"]
+    assert RestorePoint.load("original", str(folder)).run == "run0"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 
@@ -229,7 +198,9 @@ def test_the_original_and_the_newest_are_kept(tmp_path: Path) -> None:
 def test_a_damaged_record_is_an_error_not_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{", encoding="utf-8")
     with pytest.raises(WorkloadError, match="Cannot read restore point"):
-        RestorePoint.load(str(tmp_path / "x.json"))
+        RestorePoint.load("x", str(tmp_path))
+    with pytest.raises(WorkloadError, match=r"There is no restore point y .* there are: x"):
+        RestorePoint.load("y", str(tmp_path))
 
 
 def test_an_engine_that_does_not_answer_is_an_error() -> None:

@@ -8,7 +8,6 @@ import pytest
 from ansible_collections.dgxspark.serving.plugins.module_utils._selection import (
     Selection,
     classify,
-    container_of_unit,
     memory_finding,
     stoppable_unlisted,
     unidentified,
@@ -38,6 +37,11 @@ UNIT_CONTAINERS = {"glm": "vllm-cluster.service"}
         ({"container": "dgxspark-ray", "labels": {"io.dgxspark.serving.managed": "true"}}, "ours"),
         ({"systemd_unit": "dgxspark-vllm.service"}, "ours"),
         ({"process": "python3 notebook.py"}, "unlisted"),
+        # An interpreter is nobody: its script is named.
+        ({"process": "python3 /opt/train.py --epochs 3"}, "stop"),
+        ({"process": "/usr/bin/python3.12 -m train.py"}, "stop"),
+        ({"process": "python3 -u -X dev /opt/train.py"}, "stop"),
+        ({"process": "less train.py"}, "unlisted"),
         ({"container": "reranker-2"}, "unlisted"),
         # An empty name is no name.
         ({"container": "", "systemd_unit": ""}, "unlisted"),
@@ -45,21 +49,6 @@ UNIT_CONTAINERS = {"glm": "vllm-cluster.service"}
 )
 def test_classify(holder: dict[str, Any], expected: str) -> None:
     assert classify(holder, STOP, KEEP, UNIT_CONTAINERS) == expected
-
-
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        (
-            "{ path=/usr/bin/docker ; argv[]=/usr/bin/docker run --rm --init --name glm --network host vllm sleep infinity ; }",
-            "glm",
-        ),
-        ("{ path=/usr/bin/docker ; argv[]=/usr/bin/docker run --name=glm img ; }", "glm"),
-        ("{ path=/usr/bin/python3 ; argv[]=/usr/bin/python3 -m http.server --name x ; }", ""),
-    ],
-)
-def test_container_of_unit(command: str, expected: str) -> None:
-    assert container_of_unit(command) == expected
 
 
 def test_an_unlisted_holder_ends_the_run_with_lines_to_paste() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._summary import summary
 
-PLAN = {
+PLAN: dict[str, Any] = {
     "description": "A model",
     "preset": "p",
     "hosts": [{"name": "a", "role": "head", "management_address": "", "control_address": "192.168.200.12"}],
@@ -58,7 +58,15 @@ def test_a_whole_run() -> None:
         assert line in found
     assert "http://192.168.200.12:8000/v1" in found
     assert "gate 0 host setup: 1.5" in found
-    assert "not proven" in found
+    # One host has no way to another.
+    assert "transport" not in found
+
+
+def test_two_hosts_say_whether_the_transport_is_proven() -> None:
+    two = {**PLAN, "hosts": [*PLAN["hosts"], {**PLAN["hosts"][0], "name": "b", "role": "worker"}]}
+    assert "not proven: the trial did not run" in text(plan=two, trial=[{}, {}])
+    ib = {"transport": {"verdict": "ib", "devices": ["rocep1s0f0"]}, "bus_gbps": 111.0}
+    assert "NCCL over IB, proven: 111.0 Gbit/s with rocep1s0f0" in text(plan=two, trial=[ib, ib])
 
 
 def test_check_mode_and_converged_claim_nothing() -> None:

@@ -1,0 +1,90 @@
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log_verdict import Diagnosis, diagnose
+from ansible_collections.dgxspark.serving.plugins.module_utils._findings import describe
+from ansible_collections.dgxspark.serving.plugins.module_utils._ladder import (
+    EngineSettings,
+    Rung,
+    learned_key,
+    remembered,
+)
+
+display = Display()
+
+
+class ActionModule(ActionBase):
+    """Why the engine did not come up, from the logs of all ranks, and what to change. Runs on the control node only."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _VALID_ARGS = frozenset(("logs", "plan", "image_id", "known", "changes", "rungs", "climb", "stalled_seconds"))
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        variables, arguments = task_vars or {}, self._task.args
+        plan: Mapping[str, Any] = arguments["plan"]
+        taken: list[Mapping[str, Any]] = list(arguments.get("rungs") or [])
+        changes = dict(arguments.get("changes") or {})
+        diagnosis = diagnose(
+            self._texts(variables, str(arguments["logs"])),
+            {
+                **plan,
+                "engine": {**plan["engine"], **changes},
+                "asked": plan["engine"],
+                "taken": [rung["name"] for rung in taken],
+                "stalled_seconds": float(arguments.get("stalled_seconds") or 0),
+            },
+        )
+        result: dict[str, Any] = {
+            "changed": False,
+            "cause": diagnosis.cause.as_dict() if diagnosis.cause else None,
+            "rung": None,
+            "next_candidate": diagnosis.next_candidate,
+            "diagnosis": self._words(diagnosis),
+        }
+        if diagnosis.rung and arguments.get("climb", True):
+            result.update(self._climbed(diagnosis.rung, plan, changes, taken))
+        return result
+
+    def _climbed(
+        self, rung: Rung, plan: Mapping[str, Any], changes: dict[str, Any], taken: list[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """The facts for the next attempt, and what to remember if it serves."""
+        display.display(f"   ladder, rung {rung.number}: {rung.why}", color="yellow")
+        rungs = [*taken, rung.as_dict()]
+        key = learned_key(
+            str(plan["preset"]), [host["name"] for host in plan["hosts"]], str(self._task.args["image_id"])
+        )
+        done = [Rung(entry["rung"], entry["name"], entry["changes"], entry["why"]) for entry in rungs]
+        learned = remembered(self._task.args.get("known") or {}, key, EngineSettings.of(plan["engine"]), done)
+        learned[key]["changes"] = {**changes, **rung.changes}
+        return {
+            "rung": rung.as_dict(),
+            "ansible_facts": {
+                "vllm_serve_rungs": rungs,
+                "vllm_serve_climbed": {**changes, **rung.changes},
+                "vllm_serve_learned": learned,
+            },
+        }
+
+    @staticmethod
+    def _texts(variables: Mapping[str, Any], name: str) -> list[str]:
+        logs = (variables["hostvars"][host].get(name) for host in variables["ansible_play_hosts_all"])
+        return [str(log["stdout"]) for log in logs if isinstance(log, Mapping) and log.get("stdout")]
+
+    @staticmethod
+    def _words(diagnosis: Diagnosis) -> str:
+        """The cause with its evidence, for the one message on top."""
+        if not diagnosis.cause:
+            return ""
+        text = describe([diagnosis.findings[0]])
+        return f"{text}\n  evidence: {diagnosis.cause.evidence}" if diagnosis.cause.evidence else text
