@@ -298,3 +298,41 @@ def test_a_head_that_is_restarted_in_the_middle(bare: None, slow_fabric: None) -
     wait_for(lambda: not on(WORKER, "pgrep", "-f", "AnsiballZ_model_weights", check=False), 150, 2)
     stage(FIRST, FOLDER).ok()
     is_staged()
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    """The stand-in of the hub on the head's loopback, with the library's own dependencies brought by the role."""
+    subprocess.run(
+        ["docker", "cp", str(Path(__file__).with_name("hub_server.py")), f"{HEAD}:/tmp/hub_server.py"],
+        check=True,
+        capture_output=True,
+    )
+    script = (
+        "import sys, time, pathlib; sys.path.insert(0, '/tmp'); from hub_server import Hub, HubServer;"
+        f" HubServer(Hub(pathlib.Path('{FOLDER}'), token='hf_lab'), port=8899).__enter__(); time.sleep(600)"
+    )
+    on(HEAD, "rm", "-rf", f"{FOLDER}-hub", "/opt/dgxspark/hub")
+    subprocess.run(["docker", "exec", "-d", HEAD, "python3", "-c", script], check=True)
+    wait_for(lambda: ":8899 " in on(HEAD, "ss", "-Hltn"), 20)
+    yield "http://127.0.0.1:8899"
+    on(HEAD, "pkill", "-f", "hub_server", check=False)
+    for host in (HEAD, WORKER):
+        on(host, "rm", "-rf", f"{FOLDER}-hub")
+
+
+def test_a_model_that_the_head_lacks_comes_from_the_hub_and_goes_on_to_the_worker(hub: str) -> None:
+    source = (("staging_model_source", hub), ("staging_hub_token", "hf_lab"))
+    where: dict[str, Any] = {"repository": "lab/model", "complete": False}
+    refused = stage(BASE, f"{FOLDER}-hub", more=source[:1], **where)
+    assert refused.returncode
+    assert "does not give lab/model" in refused.words
+    run = stage(BASE, f"{FOLDER}-hub", more=source, **where).ok()
+    assert run.changed == {"lab-head": 1, "lab-worker": 1}
+    assert "hf_lab" not in run.output
+    names = on(HEAD, "ls", f"{FOLDER}-hub").split()
+    assert "model-00006-of-00006.safetensors" in names
+    expected = on(HEAD, "sh", "-c", f"cd {FOLDER} && sha256sum *")
+    for host in (HEAD, WORKER):
+        assert on(host, "sh", "-c", f"cd {FOLDER}-hub && sha256sum *") == expected
+    assert left_behind() == []
