@@ -236,6 +236,14 @@ def _containers_get_what_they_need(subject: str, wishes: runtime.ContainerWishes
     survey.findings += kernel.judge_rootless(subject, bool(docker.get("rootless")), remove_ipc)
 
 
+def _learned() -> dict[str, Any]:
+    """A file that is damaged costs what was learned, and no deployment: the ladder learns it again."""
+    try:
+        return dict(json.loads(kernel.read_text(LADDER_FILE) or "{}"))
+    except ValueError:
+        return {}
+
+
 def _nft(subject: str, needs: Needs, survey: Survey) -> None:
     if needs.firewall and not shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin:/bin"):
         survey.findings.append(
@@ -281,7 +289,7 @@ def survey_host(
     _docker(subject, run, survey)
     found = _workloads(subject, needs.units, run, survey)
     _teardown(needs, run, proc_root, survey)
-    survey.facts["learned"] = json.loads(kernel.read_text(LADDER_FILE) or "{}")
+    survey.facts["learned"] = _learned()
     if os.geteuid() == 0:
         survey.findings += judge_restore_state(subject)
     survey.facts["images"] = disks.local_images(needs.images, run) if survey.facts["docker"] else {}

@@ -177,7 +177,12 @@ def renew(run: str, seconds: float, folder: str = RESTORE_FOLDER) -> None:
     lease = read_lease(folder)
     if lease is None or lease.run != run or lease.left <= 0:
         outcome = read_outcome(folder)
-        reason = outcome["reason"] if outcome and outcome["run"] == run else "its lease was taken away"
+        if outcome and outcome["run"] == run:
+            reason = str(outcome["reason"])
+        elif lease and lease.run == run:
+            reason = "the host was rebooted" if lease.rebooted else f"there was no sign of it for {lease.seconds:.0f} s"
+        else:
+            reason = "somebody has ended it"
         raise LeaseError(f"This host brings back, or has brought back, what ran before run {run}: {reason}.")
     _write_lease(run, seconds, lease.since, folder)
 
