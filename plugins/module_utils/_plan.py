@@ -359,6 +359,18 @@ def _api(options: PlanOptions) -> dict[str, Any]:
     return {"bind": bind, "port": options.api_port, "local_url": f"http://{local}:{options.api_port}"}
 
 
+def _requirements(preset: Mapping[str, Any], options: PlanOptions) -> dict[str, Any]:
+    """What an image must and should have. null takes an entry of an extended preset away."""
+    wanted = {
+        kind: {key: value for key, value in (preset["requirements"].get(kind) or {}).items() if value is not None}
+        for kind in ("require", "prefer")
+    }
+    if options.backend == "ray":
+        # Under auto an image without Ray is taken with mp: image selection decides.
+        wanted["require"]["ray"] = True
+    return wanted
+
+
 def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options: PlanOptions) -> dict[str, Any]:
     """The plan of the whole deployment.
 
@@ -383,21 +395,7 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
         "backend": options.backend,
         "model": dict(preset["model"]),
         "candidates": [dict(candidate) for candidate in preset["candidates"]],
-        "requirements": {
-            "require": {
-                **{
-                    key: value
-                    for key, value in (preset["requirements"].get("require") or {}).items()
-                    if value is not None
-                },
-                # Under auto an image without Ray is taken with mp: image selection decides.
-                **({"ray": True} if options.backend == "ray" else {}),
-            },
-            # null takes an entry of an extended preset away.
-            "prefer": {
-                key: value for key, value in (preset["requirements"].get("prefer") or {}).items() if value is not None
-            },
-        },
+        "requirements": _requirements(preset, options),
         "engine": dict(preset["engine"]),
         "engine_arguments": engine_arguments(preset, options),
         "environment": {key: str(value) for key, value in (preset["engine"].get("environment") or {}).items()},

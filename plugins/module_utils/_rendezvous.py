@@ -101,59 +101,8 @@ class Source:
         # What each target said last, finished or not.
         self.news: dict[str, dict[str, Any]] = {}
         self.last_word = time.monotonic()
-        source = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def _authorized(self) -> bool:
-                if hmac.compare_digest(self.headers.get("Authorization", ""), f"Bearer {token}"):
-                    return True
-                self.send_error(403)
-                return False
-
-            def do_HEAD(self) -> None:
-                self.do_GET()
-
-            def do_GET(self) -> None:
-                if not self._authorized():
-                    return
-                source.heard()
-                if site and self.path.startswith("/v2/"):
-                    page = site(self.path.lstrip("/"))
-                    if page:
-                        answer_page(self, page, source.heard)
-                    else:
-                        self.send_error(404)
-                    return
-                offer = offers.get(self.path.lstrip("/"))
-                if offer is None:
-                    self.send_error(404)
-                    return
-                self.send_response(200)
-                self.send_header("Transfer-Encoding", "chunked")
-                self.end_headers()
-                for chunk in offer():
-                    source.heard()
-                    self.wfile.write(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
-                self.wfile.write(b"0\r\n\r\n")
-
-            def do_POST(self) -> None:
-                if not self._authorized():
-                    return
-                report = json.loads(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
-                source.heard()
-                source.news[self.path.lstrip("/")] = report
-                if report.get("done"):
-                    source.reports[self.path.lstrip("/")] = report
-                self.send_response(204)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Nothing: the module's result is the log."""
-
         try:
-            self._server = ThreadingHTTPServer((address, port), Handler)
+            self._server = ThreadingHTTPServer((address, port), _handler(self, token, offers, site))
         except OSError as error:
             raise RendezvousError(
                 f"Cannot offer data to the other hosts at {address}:{port}: {error}. The address must be this host's own on the "
@@ -193,6 +142,63 @@ class Source:
                 )
             time.sleep(0.2)
         return dict(self.reports)
+
+
+def _handler(
+    source: Source, token: str, offers: Mapping[str, Callable[[], Iterator[bytes]]], site: Site | None
+) -> type[BaseHTTPRequestHandler]:
+    """What answers the requests to a Source."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _authorized(self) -> bool:
+            if hmac.compare_digest(self.headers.get("Authorization", ""), f"Bearer {token}"):
+                return True
+            self.send_error(403)
+            return False
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            if not self._authorized():
+                return
+            source.heard()
+            if site and self.path.startswith("/v2/"):
+                page = site(self.path.lstrip("/"))
+                if page:
+                    answer_page(self, page, source.heard)
+                else:
+                    self.send_error(404)
+                return
+            offer = offers.get(self.path.lstrip("/"))
+            if offer is None:
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for chunk in offer():
+                source.heard()
+                self.wfile.write(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
+            self.wfile.write(b"0\r\n\r\n")
+
+        def do_POST(self) -> None:
+            if not self._authorized():
+                return
+            report = json.loads(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
+            source.heard()
+            source.news[self.path.lstrip("/")] = report
+            if report.get("done"):
+                source.reports[self.path.lstrip("/")] = report
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing: the module's result is the log."""
+
+    return Handler
 
 
 def tell_failure(address: str, port: int, token: str, targets: Sequence[str], reason: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: model_location
 short_description: Find where a host has a model already
-version_added: 0.1.0
+version_added: 0.2.0
 description:
   - Looks whether a model folder is complete. If it is not, looks for a complete snapshot of the repository in the caches of the
     Hugging Face hub on the host, so that it can be used where it is.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: remembered_choice
 short_description: Remember on the head which digest and id an image had when it was chosen
-version_added: 0.1.0
+version_added: 0.2.0
 description:
   - A tag that was chosen once stays the same image in later runs, and an image is recognised by the digest of its registry where
     the Docker Engine does not know that digest.

@@ -10,7 +10,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: staging
 short_description: Bring image and weights to every host at the same time, and say how far it is
-version_added: 0.1.0
+version_added: 0.2.0
 description:
   - Runs M(dgxspark.serving.image_sync) and M(dgxspark.serving.model_weights) on the host in the background, side by side, and
     prints bytes, rate and time left.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: staging_progress
 short_description: Ask the copies that run on a host how far they are
-version_added: 0.1.0
+version_added: 0.2.0
 description:
   - Looks at the files that M(dgxspark.serving.image_sync) and M(dgxspark.serving.model_weights) write while they run, and at the
     files in which Ansible keeps the results of tasks in the background.
