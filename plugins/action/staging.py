@@ -16,7 +16,8 @@ from ansible_collections.dgxspark.serving.plugins.plugin_utils._transfer_lines i
 display = Display()
 
 # A look costs a host about half a second. The first come sooner: mostly there is nothing to do.
-FIRST_LOOKS_SECONDS, LOOK_EVERY_SECONDS = 0.3, 2.0
+FIRST_LOOKS_SECONDS = 0.3
+LOOK_EVERY_SECONDS = 2.0
 # The hard limit of a copy. 40 GB of image and 122 GB of weights over a slow line of 50 Mbit/s take seven hours.
 LIMIT_SECONDS = 12 * 3600
 MODULES = {"image": "dgxspark.serving.image_sync", "weights": "dgxspark.serving.model_weights"}
