@@ -37,7 +37,7 @@ RAY_RUNTIME_ENV_AGENT_PORT = 20102
 RAY_AGENT_PORTS = (20103, 20104)
 # Images and weights are offered by the head for the time of the copy only.
 TRIAL_PORT = 20112
-STAGING_PORTS = {"image": 20110, "weights": 20111}
+STAGING_PORTS = {"image": 20110, "weights": 20111, "weights_reports": 20113}
 
 
 class PlanRefused(Exception):
@@ -359,6 +359,18 @@ def _api(options: PlanOptions) -> dict[str, Any]:
     return {"bind": bind, "port": options.api_port, "local_url": f"http://{local}:{options.api_port}"}
 
 
+def _requirements(preset: Mapping[str, Any], options: PlanOptions) -> dict[str, Any]:
+    """What an image must and should have. null takes an entry of an extended preset away."""
+    wanted = {
+        kind: {key: value for key, value in (preset["requirements"].get(kind) or {}).items() if value is not None}
+        for kind in ("require", "prefer")
+    }
+    if options.backend == "ray":
+        # Under auto an image without Ray is taken with mp: image selection decides.
+        wanted["require"]["ray"] = True
+    return wanted
+
+
 def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options: PlanOptions) -> dict[str, Any]:
     """The plan of the whole deployment.
 
@@ -380,23 +392,10 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
         "hosts": [host.as_dict() for host in ordered],
         "head": ordered[0].name,
         "world_size": world_size,
-        "backend": "ray",
+        "backend": options.backend,
         "model": dict(preset["model"]),
         "candidates": [dict(candidate) for candidate in preset["candidates"]],
-        "requirements": {
-            "require": {
-                **{
-                    key: value
-                    for key, value in (preset["requirements"].get("require") or {}).items()
-                    if value is not None
-                },
-                "ray": True,
-            },
-            # null takes an entry of an extended preset away.
-            "prefer": {
-                key: value for key, value in (preset["requirements"].get("prefer") or {}).items() if value is not None
-            },
-        },
+        "requirements": _requirements(preset, options),
         "engine": dict(preset["engine"]),
         "engine_arguments": engine_arguments(preset, options),
         "environment": {key: str(value) for key, value in (preset["engine"].get("environment") or {}).items()},
