@@ -12,11 +12,11 @@ test: ## all tests of a change
 check: ## everything that needs no Docker
 	$(RUN) check
 
-test-full: ## what is too long for every change: make test-full PART=gates, molecule, mp, preflight, registry, rollback or serving
+test-full: ## what is too long for every change: make test-full PART=gates, molecule, mp, preflight, registry, rollback, serving or staging
 	$(RUN) full $(PART)
 
-bench: ## how fast registry_probe is, against the promises
-	$(RUN) bench
+bench: ## how fast registry_probe and staging are, against the promises; PART=probe or staging for one
+	PART=$(PART) $(RUN) bench
 
 lab-up: ## the two simulated hosts (docs/lab.md)
 	$(RUN) lab

@@ -7,11 +7,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.dgxspark.serving.plugins.module_utils._candidates import choose
+from ansible_collections.dgxspark.serving.plugins.module_utils._backend import RAY
+from ansible_collections.dgxspark.serving.plugins.module_utils._candidates import Choice, Wish, choose, local_name
 
 display = Display()
+
+_PROBE = "dgxspark.serving.registry_probe"
+_MEMORY = "dgxspark.serving.remembered_choice"
+_ACCESS = ("registry_username", "registry_password", "registry_ca_path", "registry_plain_http")
 
 
 class ActionModule(ActionBase):
@@ -19,17 +25,65 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _VALID_ARGS = frozenset(
-        ("candidates", "architecture", "requirements", "reasoning_parser", "tool_call_parser", "head")
+        (
+            "candidates",
+            "architecture",
+            "requirements",
+            "reasoning_parser",
+            "tool_call_parser",
+            "head",
+            "backend",
+            "allow_unpinned",
+            "prefer_local",
+            "machines",
+            *_ACCESS,
+        )
     )
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
-        arguments = self._task.args
+        arguments, self._vars = self._task.args, task_vars
         candidates = [dict(candidate) for candidate in arguments["candidates"]]
-        probe: Mapping[str, Any] = self._execute_module(
-            module_name="dgxspark.serving.registry_probe",
+        self._check_machines(arguments.get("machines") or {})
+        names = list(dict.fromkeys(local_name(str(candidate["image"])) for candidate in candidates))
+        probe = self._probe(names, {})
+        if probe.get("failed"):
+            return {**probe, "msg": f"The candidate images could not be looked at: {probe.get('msg')}"}
+        remembered = self._execute_module(module_name=_MEMORY, module_args={}, task_vars=task_vars)
+        wish = Wish(
+            str(arguments.get("backend") or RAY),
+            bool(arguments.get("allow_unpinned")),
+            bool(arguments.get("prefer_local")),
+            remembered.get("images") or {},
+        )
+        choice = choose(
+            candidates, probe["images"], probe["suitable"], str(arguments["head"]), wish, self._ask_registry
+        )
+        for line in choice.lines():
+            display.display(f"   {line}")
+        result: dict[str, Any] = {"changed": False, **choice.as_dict()}
+        if not choice.image:
+            result["failed"] = True
+            result["msg"] = "No candidate image can serve the model; nothing was stopped.\n" + "\n".join(choice.lines())
+        else:
+            self._remember(candidates, choice, wish)
+        return result
+
+    @staticmethod
+    def _check_machines(machines: Mapping[str, str]) -> None:
+        """One image serves on all hosts, so they must be of one architecture."""
+        if len(set(machines.values())) > 1:
+            found = ", ".join(f"{host}: {machine}" for host, machine in machines.items())
+            raise AnsibleActionFail(
+                f"The hosts are of different architectures ({found}), and one image must run on all of them. Deploy on hosts of one kind."
+            )
+
+    def _probe(self, images: list[str], more: Mapping[str, Any]) -> Mapping[str, Any]:
+        arguments = self._task.args
+        found: Mapping[str, Any] = self._execute_module(
+            module_name=_PROBE,
             module_args={
-                "image": [str(candidate["image"]) for candidate in candidates],
+                "image": images,
                 "architecture": [arguments["architecture"]],
                 "require": arguments["requirements"].get("require") or {},
                 "prefer": arguments["requirements"].get("prefer") or {},
@@ -38,16 +92,29 @@ class ActionModule(ActionBase):
                     for name in ("reasoning_parser", "tool_call_parser")
                     if arguments.get(name)
                 },
+                **more,
             },
-            task_vars=task_vars,
+            task_vars=self._vars,
         )
-        if probe.get("failed"):
-            return {**probe, "msg": f"The candidate images could not be looked at: {probe.get('msg')}"}
-        choice = choose(candidates, probe["images"], probe["suitable"], str(arguments["head"]))
-        for line in choice.lines():
-            display.display(f"   {line}")
-        result: dict[str, Any] = {"changed": False, **choice.as_dict()}
-        if not choice.image:
-            result["failed"] = True
-            result["msg"] = "No candidate image can serve the model; nothing was stopped.\n" + "\n".join(choice.lines())
-        return result
+        return found
+
+    def _ask_registry(self, reference: str) -> tuple[Mapping[str, Any], bool]:
+        display.display(f"   asking the registry about {reference}")
+        access = {name: self._task.args[name] for name in _ACCESS if self._task.args.get(name)}
+        found = self._probe([reference], {"source": "remote", **access})
+        if found.get("failed"):
+            message = str(found.get("msg"))
+            return {"findings": [{"severity": "error", "message": message, "remedy": "", "id": ""}]}, False
+        return found["images"][0], reference in found["suitable"]
+
+    def _remember(self, candidates: list[dict[str, Any]], choice: Choice, wish: Wish) -> None:
+        name = next(str(entry["image"]) for entry in candidates if local_name(str(entry["image"])) == choice.image)
+        known = wish.remembered.get(name) or {}
+        # An image that the head has already keeps the digest under which it was pulled.
+        digest = choice.pull.get("digest") or (known.get("digest", "") if known.get("id") == choice.image_id else "")
+        if known != {"digest": digest, "id": choice.image_id}:
+            self._execute_module(
+                module_name=_MEMORY,
+                module_args={"image": name, "digest": digest, "id": choice.image_id},
+                task_vars=self._vars,
+            )

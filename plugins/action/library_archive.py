@@ -15,10 +15,14 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_survey import LIBRARY_DIGEST_FILE
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 CACHE_FOLDER = Path("~/.cache/dgxspark/libraries").expanduser()
 # Only what runs on every architecture travels: the control node may be another machine than a Spark.
 PURE_SUFFIXES = (".py", ".pem", ".typed")
+# Packages that are of no use without their compiled part; who needs them does without.
+COMPILED = ("hf-xet",)
 
 
 def package_files(distribution: str) -> list[tuple[str, Path]]:
@@ -41,16 +45,39 @@ def package_files(distribution: str) -> list[tuple[str, Path]]:
     return sorted(files)
 
 
+def with_dependencies(distributions: list[str]) -> list[str]:
+    """The distributions and what they need to run, as far as it is installed. What is compiled has a pure twin or is optional."""
+    found: dict[str, None] = {}
+    waiting = list(distributions)
+    while waiting:
+        name = canonicalize_name(waiting.pop(0))
+        if name in found or name in COMPILED:
+            continue
+        found[name] = None
+        try:
+            needed = [Requirement(text) for text in importlib.metadata.requires(name) or ()]
+        except importlib.metadata.PackageNotFoundError:
+            if name in map(canonicalize_name, distributions):
+                continue
+            del found[name]
+            continue
+        waiting += [entry.name for entry in needed if not entry.marker or entry.marker.evaluate({"extra": ""})]
+    return list(found)
+
+
 class ActionModule(ActionBase):
     """Packs Python libraries of the control node into an archive for the hosts. Runs on the control node only."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("distributions",))
+    _VALID_ARGS = frozenset(("distributions", "dependencies"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
-        files = [entry for name in self._task.args["distributions"] for entry in package_files(str(name))]
+        names = [str(name) for name in self._task.args["distributions"]]
+        if self._task.args.get("dependencies"):
+            names = with_dependencies(names)
+        files = [entry for name in names for entry in package_files(name)]
         digest = hashlib.sha256()
         for name, path in files:
             digest.update(name.encode() + b"\0" + path.read_bytes())

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A model's folder: is it complete, what does its config say, and how does it get to another host?
+"""A model's folder: is it complete, what does its config say, and can the engine's container read it?
 
 PRIVATE to this collection.
 """
@@ -12,27 +12,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
-import socket
+import stat
 import struct
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
-
-from ansible_collections.dgxspark.serving.plugins.module_utils._rendezvous import Source, Target
+from typing import Any
 
 GB = 1000**3
 
-RSYNC_USER = "dgxspark"
-RSYNC_MODULE = "model"
 # Where rsync keeps a file that is not complete yet: never under its final name.
 PARTIAL_FOLDER = ".partial"
-# It starts in milliseconds; a loaded host may need longer.
-DAEMON_START_SECONDS = 10
+# Where it writes meanwhile. Not the same: rsync removes a folder of partial files when it takes the last one out of it.
+INCOMING_FOLDER = ".incoming"
+# Where huggingface_hub keeps its notes and what is not complete yet, in a folder that it downloads to.
+HUB_NOTES = ".cache"
+NOT_OF_THE_MODEL = (PARTIAL_FOLDER, INCOMING_FOLDER, HUB_NOTES, ".git", "lost+found")
 # The index of a sharded model, and the name of the only file of an unsharded one (transformers, utils/__init__.py).
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -79,13 +75,17 @@ def _safetensors_header(path: str) -> bytes:
     return header
 
 
-def _shards(folder: str) -> list[str]:
+def _shards(folder: str) -> dict[str, set[str]]:
+    """The tensors of each weights file, as the index says; of a single file nothing is said."""
     index = f"{folder}/{INDEX_NAME}"
     if not os.path.exists(index):
-        return [SINGLE_NAME]
+        return {SINGLE_NAME: set()}
+    shards: dict[str, set[str]] = {}
     try:
         with open(index, encoding="utf-8") as handle:
-            return sorted(set(json.load(handle)["weight_map"].values()))
+            for tensor, shard in json.load(handle)["weight_map"].items():
+                shards.setdefault(shard, set()).add(tensor)
+        return shards
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise ModelFolderError(f"{index} cannot be read: {error}") from error
 
@@ -111,14 +111,21 @@ def examine(folder: str) -> ModelFolder:
     """The complete model of a folder. Raises ModelFolderError when something of it is missing."""
     config = read_config(folder)
     digest = hashlib.sha256()
-    for shard in _shards(folder):
+    for shard, tensors in sorted(_shards(folder).items()):
         path = f"{folder}/{shard}"
         if not os.path.exists(path):
             raise ModelFolderError(f"{path} is missing: the index of the model names it.")
-        digest.update(shard.encode() + _safetensors_header(path))
+        header = _safetensors_header(path)
+        absent = sorted(tensors - json.loads(header).keys())
+        if absent:
+            raise ModelFolderError(
+                f"{folder}/{INDEX_NAME} is wrong: it says that {absent[0]} is in {shard}, which does not hold it "
+                f"({len(absent)} such). Index and weights are of different versions; get both anew."
+            )
+        digest.update(shard.encode() + header)
     files: dict[str, int] = {}
     for root, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name != PARTIAL_FOLDER)
+        folders[:] = sorted(name for name in folders if name not in NOT_OF_THE_MODEL)
         for name in sorted(names):
             path = os.path.join(root, name)
             files[os.path.relpath(path, folder)] = os.path.getsize(path)
@@ -147,142 +154,51 @@ def differing_facts(config: Mapping[str, Any], facts: Mapping[str, Any]) -> list
     ]
 
 
-@contextmanager
-def rsync_daemon(folder: str, address: str, port: int, token: str, clients: Sequence[str]) -> Iterator[None]:
-    """An rsync daemon that offers one folder, read-only, to the given addresses and to who knows the token."""
-    with tempfile.TemporaryDirectory(prefix="dgxspark-rsync-") as scratch:
-        secrets_path, config_path = f"{scratch}/secrets", f"{scratch}/rsyncd.conf"
-        for path, content in (
-            (secrets_path, f"{RSYNC_USER}:{token}\n"),
-            (
-                config_path,
-                f"uid = root\ngid = root\nuse chroot = no\naddress = {address}\nport = {port}\n[{RSYNC_MODULE}]\n"
-                f"path = {folder}\nread only = yes\nauth users = {RSYNC_USER}\nsecrets file = {secrets_path}\n"
-                f"hosts allow = {' '.join(clients)}\nexclude = {PARTIAL_FOLDER}\n",
-            ),
-        ):
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as handle:
-                handle.write(content)
-        log = open(f"{scratch}/log", "w+", encoding="utf-8")  # noqa: SIM115 - lives as long as the daemon
-        try:
-            process = subprocess.Popen(
-                ["rsync", "--daemon", "--no-detach", f"--config={config_path}", "--log-file=/dev/stderr"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        except FileNotFoundError as error:
-            raise ModelFolderError(
-                "rsync is not installed on the head; it offers the weights to the workers. Install package rsync."
-            ) from error
-        try:
-            _wait_until_listening(process, address, port, log)
-            yield
-        finally:
-            process.terminate()
-            process.wait()
-            log.close()
-
-
-def _wait_until_listening(process: subprocess.Popen[bytes], address: str, port: int, log: IO[str]) -> None:
-    deadline = time.monotonic() + DAEMON_START_SECONDS
-    while True:
-        try:
-            socket.create_connection((address, port), timeout=1).close()
-            return
-        except OSError as error:
-            if process.poll() is not None or time.monotonic() > deadline:
-                log.seek(0)
-                raise ModelFolderError(
-                    f"The rsync daemon for the weights does not listen at {address}:{port}: {log.read().strip() or error}"
-                ) from error
-        time.sleep(0.05)
-
-
-def serve(
-    folder: str, model: ModelFolder, address: str, ports: tuple[int, int], token: str, workers: Mapping[str, str]
-) -> dict[str, Any]:
-    """On the head: offer the folder until every worker has reported. C(ports): of the reports, of rsync. C(workers): name to address."""
-    manifest = json.dumps({"digest": model.digest, "size": model.size}).encode()
-    with (
-        rsync_daemon(folder, address, ports[1], token, list(workers.values())),
-        Source(address, ports[0], token, {"manifest": lambda: iter([manifest])}) as source,
-    ):
-        return source.wait_for(list(workers))
-
-
 @dataclass(frozen=True)
-class FetchedModel:
-    changed: bool
-    bytes_to_copy: int
-    model: ModelFolder | None
+class Unreadable:
+    """A file or folder that a container's root without capabilities cannot read. mode: what it should be."""
+
+    path: str
+    mode: int
 
 
-def fetch(folder: str, target: Target, rsync_port: int, token: str, check_mode: bool) -> FetchedModel:
-    """On a worker: have the head's model, complete. Raises ModelFolderError when it is not afterwards."""
-    wanted = json.loads(target.fetch("manifest").read())
-    try:
-        present: ModelFolder | None = examine(folder)
-    except ModelFolderError:
-        present = None
-    if present and present.digest == wanted["digest"]:
-        target.report(done=True, changed=False)
-        return FetchedModel(False, 0, present)
-    if check_mode:
-        target.report(done=True, changed=True)
-        return FetchedModel(True, int(wanted["size"]), None)
-    end_reports = target.keep_reporting()
-    try:
-        _check_room(folder, int(wanted["size"]))
-        _rsync(folder, target.address, rsync_port, token)
-        model = examine(folder)
-        if model.digest != wanted["digest"]:
-            raise ModelFolderError(f"{folder} was copied, but differs from the head's afterwards.")
-    except ModelFolderError as error:
-        target.report(done=True, failed=str(error))
-        raise
-    finally:
-        end_reports()
-    target.report(done=True, changed=True)
-    return FetchedModel(True, model.size, model)
+def unreadable(root: str) -> list[Unreadable]:
+    """What of a model is neither root's nor open to everybody. Links are followed: they lead to the blobs of a hub cache."""
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in NOT_OF_THE_MODEL]
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            try:
+                status = os.stat(path)
+            except FileNotFoundError:
+                continue
+            wanted = 0o005 if stat.S_ISDIR(status.st_mode) else 0o004
+            if status.st_mode & wanted != wanted and not (status.st_uid == 0 and status.st_mode & (wanted << 6)):
+                found.append(Unreadable(path, stat.S_IMODE(status.st_mode) | wanted))
+    return found
 
 
-def _check_room(folder: str, size: int) -> None:
-    """Raise ModelFolderError when C(size) bytes do not fit beside what the folder holds already."""
+def make_readable(found: Sequence[Unreadable]) -> None:
+    """Raises ModelFolderError when that is not allowed here."""
+    for item in found:
+        try:
+            os.chmod(item.path, item.mode)
+        except OSError as error:
+            raise ModelFolderError(
+                f"{item.path} cannot be read by the engine's container and cannot be opened to it: {error.strerror}. "
+                f"On the host: sudo chmod o+rX {shlex.quote(item.path)}"
+            ) from error
+
+
+def room_for(folder: str, size: int, held: int = 0) -> None:
+    """Raise ModelFolderError when C(size) bytes do not fit beside the C(held) ones that are there and count."""
     existing = folder
     while not os.path.isdir(existing):
         existing = os.path.dirname(existing)
-    held = sum(os.path.getsize(os.path.join(root, name)) for root, _folders, names in os.walk(folder) for name in names)
     free = shutil.disk_usage(existing).free
     if free + held < size:
         raise ModelFolderError(
-            f"The model needs {size / GB:.1f} GB in {folder}, where {free / GB:.1f} GB are free and {held / GB:.1f} GB of it are "
-            "there already. Make room or set spark_model_folder."
-        )
-
-
-def _rsync(folder: str, address: str, port: int, token: str) -> None:
-    os.makedirs(folder, mode=0o755, exist_ok=True)
-    command = [
-        "rsync",
-        "--recursive",
-        "--links",
-        "--times",
-        "--chmod=D0755,F0644",
-        "--delete",
-        f"--partial-dir={PARTIAL_FOLDER}",
-        f"rsync://{RSYNC_USER}@{address}:{port}/{RSYNC_MODULE}/",
-        f"{folder}/",
-    ]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env={**os.environ, "RSYNC_PASSWORD": token}
-        )
-    except FileNotFoundError as error:
-        raise ModelFolderError(
-            "rsync is not installed on this host; it brings the weights from the head. Install package rsync."
-        ) from error
-    if done.returncode:
-        raise ModelFolderError(
-            f"rsync from the head ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
+            f"The model needs {size / GB:.1f} GB in {folder}, where {free / GB:.1f} GB are free"
+            + (f" and {held / GB:.1f} GB of it are there already" if held else "")
+            + ". Make room or set spark_model_folder."
         )

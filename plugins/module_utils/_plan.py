@@ -34,7 +34,7 @@ SELECTION_KEYS = ("units", "containers", "images", "labels", "processes")
 
 # Images and weights are offered by the head for the time of the copy only.
 TRIAL_PORT = 20112
-STAGING_PORTS = {"image": 20110, "weights": 20111}
+STAGING_PORTS = {"image": 20110, "weights": 20111, "weights_reports": 20113}
 
 
 class PlanRefused(Exception):

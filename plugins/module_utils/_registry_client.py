@@ -73,6 +73,7 @@ class Document:
     content: dict[str, Any]
     media_type: str
     digest: str
+    body: bytes = b""
 
     @property
     def is_index(self) -> bool:
@@ -87,6 +88,10 @@ class Blob:
         self._size, self._digest = size, digest
         self._read, self._sum = 0, hashlib.sha256()
         self.deadline = float("inf")
+
+    def go_on(self, offset: int, digest: Any) -> None:
+        """The answer begins at C(offset); C(digest) is that of what is before, as an object of hashlib."""
+        self._read, self._sum = offset, digest.copy()
 
     def read(self, size: int) -> bytes:
         """Raises RegistryError when it ends early or is not what was promised."""
@@ -139,7 +144,7 @@ class RegistryClient:
             raise _wrong_digest(what, promised)
         content = _parsed(body, what)
         media_type = content.get("mediaType") or answer.headers.get("Content-Type", "").partition(";")[0]
-        return Document(content, str(media_type), found)
+        return Document(content, str(media_type), found, body)
 
     def config(self, descriptor: dict[str, Any]) -> Document:
         what = f"the configuration of {self.reference.name}"
@@ -147,16 +152,25 @@ class RegistryClient:
         body = self._body(self._get(f"blobs/{digest}", what), what)
         if f"sha256:{hashlib.sha256(body).hexdigest()}" != digest:
             raise _wrong_digest(what, digest)
-        return Document(_parsed(body, what), "", digest)
+        return Document(_parsed(body, what), "", digest, body)
 
-    def open(self, descriptor: dict[str, Any]) -> Blob:
+    def open(self, descriptor: dict[str, Any], offset: int = 0, before: Any = None) -> Blob:
+        """A blob, or the rest of it from C(offset) on; C(before): hashlib object that has seen what is before."""
         digest = _digest_of(descriptor, "a layer")
         what = f"layer {digest[:19]} of {self.reference.name}"
         size = descriptor.get("size")
         if not isinstance(size, int) or size < 0:
             raise RegistryError("REMOTE.MALFORMED", f"The manifest states no size for {what}.")
-        blob = Blob(self._get(f"blobs/{digest}", what), what, size, digest, self._count)
+        answer = self._get(f"blobs/{digest}", what, offset=offset)
+        blob = Blob(answer, what, size, digest, self._count)
         blob.deadline = self.access.deadline
+        if offset and answer.status_code == 206:
+            blob.go_on(offset, before)
+        elif offset:
+            # A server that knows no ranges sends it from the start.
+            skipped = 0
+            while skipped < offset:
+                skipped += len(blob.read(min(1 << 20, offset - skipped)))
         return blob
 
     def _count(self, size: int) -> None:
@@ -180,12 +194,15 @@ class RegistryClient:
             raise _truncated(what, size, int(stated))
         return b"".join(parts)
 
-    def _get(self, path: str, what: str, accept: str = "*/*") -> requests.Response:
+    def _get(self, path: str, what: str, accept: str = "*/*", offset: int = 0) -> requests.Response:
         """The answer to a request, after login and patience. Raises RegistryError."""
         challenged = False
+        headers = {"Accept": accept, "Accept-Encoding": "identity"}
+        if offset:
+            headers["Range"] = f"bytes={offset}-"
         for attempt in range(_RETRIES + 2):
             url = f"{self._scheme}://{self.reference.host}/v2/{self.reference.repository}/{path}"
-            answer = self._send(url, {"Accept": accept, "Accept-Encoding": "identity"}, self._authorization)
+            answer = self._send(url, headers, self._authorization)
             if answer.status_code == 401 and not challenged:
                 challenged = True
                 self._authorization = self._login(answer)
@@ -311,7 +328,7 @@ class RegistryClient:
 
     def _checked(self, answer: requests.Response, what: str) -> requests.Response:
         status = answer.status_code
-        if status == 200:
+        if status in (200, 206):
             return answer
         answer.close()
         domain = self.reference.domain

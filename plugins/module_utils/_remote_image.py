@@ -63,12 +63,15 @@ _ATTESTATION = "vnd.docker.reference.type"
 
 @dataclass(frozen=True)
 class RemoteImage:
-    """config: of the image, with id (its digest); size: of its layers, compressed."""
+    """config: of the image, with id (its digest); size: of its layers, compressed; manifest, config_bytes: as they were sent."""
 
     config: dict[str, Any]
     id: str
     digest: str
     layers: tuple[dict[str, Any], ...]
+    media_type: str = ""
+    manifest: bytes = b""
+    config_bytes: bytes = b""
 
     @property
     def size(self) -> int:
@@ -116,7 +119,9 @@ def _image(client: RegistryClient, manifest: Document, digest: str) -> RemoteIma
             "Push it again with a current tool.",
         )
     found = client.config(config)
-    return RemoteImage(found.content, found.digest, digest, tuple(layers))
+    return RemoteImage(
+        found.content, found.digest, digest, tuple(layers), manifest.media_type, manifest.body, found.body
+    )
 
 
 def platforms_of(index: Document) -> list[tuple[Platform, str]]:

@@ -13,6 +13,7 @@ short_description: Choose the first candidate image that can serve the model
 version_added: 0.1.0
 description:
   - Asks M(dgxspark.serving.registry_probe) on the head and explains each rejection in a line.
+  - Candidates that the head lacks are looked at in their registry, without pulling them, until one is chosen.
   - An action plugin on the control node that looks at the host.
 author:
   - dgxspark.serving contributors (@dgxspark)
@@ -49,6 +50,38 @@ options:
     description: Name of the head, for the messages.
     type: str
     required: true
+  backend:
+    description:
+      - With what the ranks are brought together, V(ray), V(mp) or V(auto). With V(auto) an image without Ray is taken with V(mp).
+    type: str
+    default: ray
+  allow_unpinned:
+    description:
+      - Whether an image that the head lacks may be pulled by a tag. Otherwise its candidate must carry a C(digest). A tag that was
+        chosen once stays the same image in later runs.
+    type: bool
+    default: false
+  prefer_local:
+    description: Whether images that the head has go before those that would be pulled, whatever the order.
+    type: bool
+    default: false
+  machines:
+    description: Architecture of each host, as C(uname -m) says. They must be the same.
+    type: dict
+    default: {}
+  registry_username:
+    description: User name at the registry. The default is what C(docker login) has stored on the head.
+    type: str
+  registry_password:
+    description: Password or token of O(registry_username).
+    type: str
+  registry_ca_path:
+    description: File with the certificates of the authorities that the registry's certificate may come from.
+    type: path
+  registry_plain_http:
+    description: Whether the registry is asked without TLS.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -65,5 +98,9 @@ EXAMPLES = r"""
 RETURN = r"""
 image: {description: Reference of the chosen image., returned: always, type: str}
 image_id: {description: Its id., returned: always, type: str}
+backend: {description: With what it serves., returned: always, type: str}
+pinned: {description: Digest or id that stands for it in this run., returned: always, type: str}
+pull: {description: "What to pull: C(source), a reference by digest, and C(digest). Empty for an image that is there.", returned: always, type: dict}
+size: {description: Bytes to pull., returned: always, type: int}
 rejected: {description: Rejected candidates with reason and remedy., returned: always, type: list, elements: dict}
 """

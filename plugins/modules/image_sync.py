@@ -56,6 +56,36 @@ options:
     description: Secret of the run that hosts show each other.
     type: str
     required: true
+  source:
+    description:
+      - Reference in a registry from which the head pulls the image when it lacks it. Empty for an image that must be there.
+      - The other hosts get it from the head while it arrives. What has arrived survives a broken run and is not fetched again.
+    type: str
+  digest:
+    description: Digest of the manifest, index or configuration that the image must have. Empty when it is not known.
+    type: str
+  registry_username:
+    description: User name at the registry. The default is what C(docker login) has stored on the head.
+    type: str
+  registry_password:
+    description: Password or token of O(registry_username).
+    type: str
+  registry_ca_path:
+    description: File with the certificates of the authorities that the registry's certificate may come from.
+    type: path
+  registry_plain_http:
+    description: Whether the registry is asked without TLS.
+    type: bool
+    default: false
+  spool_folder:
+    description: Folder of the head where layers lie from their arrival until every host has the image.
+    type: path
+    default: /var/lib/dgxspark/cache/images
+  progress_path:
+    description:
+      - File in which the module says how far it is. A module whose file nobody asks for (M(dgxspark.serving.staging_progress))
+        for five minutes ends itself.
+    type: path
 """
 
 EXAMPLES = r"""
@@ -76,8 +106,12 @@ identity:
   description: Layers and id of the image on this host. Null in check mode on a host that lacks it.
   returned: always
   type: dict
+replaced:
+  description: Id of another image that had the name on this host before. It is kept without a name.
+  returned: always
+  type: str
 bytes_received:
-  description: Bytes that were copied to this host, or the image's size in check mode.
+  description: Bytes of layers that were copied to this host, or would be in check mode.
   returned: always
   type: int
   sample: 3280000000
@@ -86,34 +120,26 @@ bytes_received:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.dgxspark.serving.plugins.module_utils._image_sync import (
-    ImageSyncError,
-    fetch,
-    image_identity,
-    serve,
-)
+from ansible_collections.dgxspark.serving.plugins.module_utils import _host_python as host_python
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_serve import HeadTask, serve
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_sync import ImageSyncError, fetch
+from ansible_collections.dgxspark.serving.plugins.module_utils._progress import Progress
 from ansible_collections.dgxspark.serving.plugins.module_utils._rendezvous import RendezvousError, Target
 
 
-def _run(module: AnsibleModule) -> dict[str, Any]:
-    image, port, token = module.params["image"], module.params["port"], module.params["token"]
-    if module.params["role"] == "worker":
-        target = Target(module.params["name"], module.params["address"], port, token)
-        fetched = fetch(image, target, module.check_mode)
-        return {
-            "changed": fetched.changed,
-            "bytes_received": fetched.bytes_received,
-            "identity": fetched.identity.as_dict() if fetched.identity else None,
-        }
-    identity = image_identity(image)
-    if identity is None:
-        raise ImageSyncError(f"Image {image} is not on this host any more.")
-    if module.params["workers"]:
-        reports = serve(image, identity, module.params["address"], port, token, module.params["workers"])
-        failed = {name: report["failed"] for name, report in reports.items() if report.get("failed")}
-        if failed:
-            raise ImageSyncError("; ".join(f"{name}: {reason}" for name, reason in failed.items()))
-    return {"changed": False, "bytes_received": 0, "identity": identity.as_dict()}
+def _run(module: AnsibleModule, progress: Progress) -> dict[str, Any]:
+    options = module.params
+    if options["role"] == "worker":
+        target = Target(options["name"], options["address"], options["port"], options["token"])
+        fetched = fetch(options["image"], target, module.check_mode, progress)
+    else:
+        fetched = serve(HeadTask.of(options), module.check_mode, progress)
+    return {
+        "changed": fetched.changed,
+        "bytes_received": fetched.bytes_received,
+        "identity": fetched.identity.as_dict() if fetched.identity else None,
+        "replaced": fetched.replaced,
+    }
 
 
 def main() -> None:
@@ -126,13 +152,28 @@ def main() -> None:
             "address": {"type": "str", "required": True},
             "port": {"type": "int", "required": True},
             "token": {"type": "str", "required": True, "no_log": True},
+            "source": {"type": "str"},
+            "digest": {"type": "str"},
+            "registry_username": {"type": "str"},
+            "registry_password": {"type": "str", "no_log": True},
+            "registry_ca_path": {"type": "path"},
+            "registry_plain_http": {"type": "bool", "default": False},
+            "spool_folder": {"type": "path", "default": "/var/lib/dgxspark/cache/images"},
+            "progress_path": {"type": "path"},
         },
+        required_together=[("registry_username", "registry_password")],
         supports_check_mode=True,
     )
+    if module.params["role"] == "head" and module.params["source"]:
+        host_python.require_requests(module)
+    progress = Progress(module.params["progress_path"] or "")
+    end_progress = progress.begin()
     try:
-        result = _run(module)
+        result = _run(module, progress)
     except (ImageSyncError, RendezvousError) as error:
         module.fail_json(msg=str(error))
+    finally:
+        end_progress()
     module.exit_json(**result)
 
 

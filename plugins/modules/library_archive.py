@@ -31,6 +31,10 @@ options:
     type: list
     elements: str
     required: true
+  dependencies:
+    description: Whether what these packages need is packed as well.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""

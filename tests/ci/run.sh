@@ -130,10 +130,37 @@ registry() {
     (cd tests/registry && DGXSPARK_CACHE=$cache pytest -q -p no:cacheprovider --tb=short --show-capture=no)
 }
 
+# Debian's registry is only needed by tests and benchmarks.
+registry_program() {
+    if ! command -v docker-registry >/dev/null; then
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq docker-registry >/dev/null
+    fi
+}
+
 bench() {
+    local part=${PART:-all}
     lab_up
-    say "benchmarks"
-    DGXSPARK_CACHE=$cache python3 tests/bench/registry_probe.py
+    if [ "$part" = all ] || [ "$part" = probe ]; then
+        say "benchmark: registry_probe"
+        DGXSPARK_CACHE=$cache python3 tests/bench/registry_probe.py
+    fi
+    if [ "$part" = all ] || [ "$part" = staging ]; then
+        say "benchmark: staging"
+        registry_program
+        python3 tests/lab/lab.py up --hosts 4
+        python3 tests/bench/staging.py
+    fi
+}
+
+# Staging against the real huggingface_hub, rsync, a real registry and the engines of the lab.
+staging() {
+    registry_program
+    say "staging: the hub"
+    (cd tests/staging && pytest -q -p no:cacheprovider --tb=short test_10_hub.py)
+    lab_up
+    say "staging: the lab"
+    (cd tests/staging && pytest -q -p no:cacheprovider --tb=short --show-capture=no test_20_lab.py)
 }
 
 full() {
@@ -167,8 +194,11 @@ full() {
         say "preflight against ping"
         python tests/bench/preflight.py
         ;;
+    staging)
+        staging
+        ;;
     *)
-        echo "make test-full PART=...: gates, molecule, mp, preflight, registry, rollback, serving" >&2
+        echo "make test-full PART=...: gates, molecule, mp, preflight, registry, rollback, serving, staging" >&2
         exit 2
         ;;
     esac

@@ -260,7 +260,7 @@ def test_a_second_run_is_refused_and_a_killed_one_is_undone_by_the_hosts(zoo: di
     wait_until_restored(zoo)
     text = what_the_next_run_says()
     for host in ("lab-head", "lab-worker"):
-        assert re.search(rf"{host}: Run \S+ was undone here at .{{19}}: no sign of the run for 60 s", text)
+        assert re.search(rf"{host}: Run \S+ was undone here at .{{19}}: no sign of the run for \d+ s", text)
 
 
 def test_a_run_that_is_killed_in_the_middle_of_the_teardown_is_undone(zoo: dict[str, tuple[str, str]]) -> None:
@@ -290,7 +290,7 @@ def test_a_worker_whose_ssh_is_cut_restores_itself_and_the_head_is_brought_back(
     finally:
         on("spark-worker", "mv", "/usr/sbin/sshd.away", "/usr/sbin/sshd")
         on("spark-worker", "systemctl", "start", "ssh.service")
-    assert "no sign of the run for 60 s" in what_the_next_run_says()
+    assert re.search(r"no sign of the run for \d+ s", what_the_next_run_says())
 
 
 @pytest.mark.parametrize("host", HOSTS)

@@ -34,4 +34,12 @@ def test_no_server_of_the_copy_is_left() -> None:
     listening = head().run("ss -Hltn").stdout
     assert ":20110 " not in listening
     assert ":20111 " not in listening
+    assert ":20113 " not in listening
     assert head().run("pgrep -a rsync").stdout == ""
+
+
+def test_nothing_of_the_copy_is_left(host: Any) -> None:
+    for which in (host, head()):
+        assert which.run("find /run/dgxspark/staging /root/.ansible_async -type f").stdout == ""
+        assert which.run("find /srv/models -name .partial -o -name .incoming").stdout == ""
+        assert "127.0.0.1:" not in which.run("docker image ls").stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ansible.errors import AnsibleActionFail
-from ansible_collections.dgxspark.serving.plugins.action.library_archive import package_files
+from ansible_collections.dgxspark.serving.plugins.action.library_archive import package_files, with_dependencies
 
 DISTRIBUTIONS = ("docker", "requests", "urllib3", "idna", "certifi", "charset-normalizer")
 
@@ -45,3 +45,9 @@ def test_no_path_leaves_the_folder() -> None:
         for relative, _path in package_files(name):
             assert not relative.startswith("/")
             assert ".." not in Path(relative).parts
+
+
+def test_what_a_package_needs_comes_along() -> None:
+    found = with_dependencies(["requests"])
+    assert {"requests", "urllib3", "idna", "certifi"} <= set(found)
+    assert with_dependencies(["not-installed-anywhere"]) == ["not-installed-anywhere"]

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.dgxspark.serving.plugins.module_utils._candidates import choose
+from ansible_collections.dgxspark.serving.plugins.module_utils._candidates import (
+    Wish,
+    choose,
+    local_name,
+    pull_reference,
+)
 
 
 def probed(image: str, **values: Any) -> dict[str, Any]:
@@ -55,7 +60,8 @@ def test_absent_wrong_digest_and_other_engine_are_rejected() -> None:
     choice = choose(candidates, entries, ["pinned", "sglang"], "spark-1")
     assert choice.image == ""
     reasons = {entry["image"]: (entry["id"], entry["remedy"]) for entry in choice.rejected}
-    assert reasons["absent"] == ("IMAGE.ABSENT", "On spark-1: docker pull absent")
+    assert reasons["absent"][0] == "IMAGE.UNPINNED"
+    assert reasons["absent"][1].endswith("on spark-1: docker pull absent")
     assert reasons["mine"] == ("IMAGE.ABSENT", "")
     assert reasons["pinned"][0] == "IMAGE.DIGEST"
     assert reasons["sglang"][0] == "IMAGE.ENGINE"
@@ -64,3 +70,91 @@ def test_absent_wrong_digest_and_other_engine_are_rejected() -> None:
 def test_a_right_digest_is_taken() -> None:
     choice = choose([{"image": "p", "digest": "sha256:1"}], [probed("p", digests=["p@sha256:1"])], ["p"], "head")
     assert choice.image == "p"
+
+
+D1, D2 = "sha256:" + "1" * 64, "sha256:" + "2" * 64
+
+
+def remote(reference: str, **values: Any) -> dict[str, Any]:
+    return probed(reference, id="sha256:config", digests=[f"docker.io/x@{D2}"], size=7, **values)
+
+
+def test_an_absent_image_with_a_digest_is_asked_for_in_its_registry_and_pulled_by_that() -> None:
+    asked: list[str] = []
+
+    def ask(reference: str) -> tuple[dict[str, Any], bool]:
+        asked.append(reference)
+        return remote(reference), True
+
+    candidates = [{"image": "org/a:1", "digest": D2}, {"image": "org/b:1", "digest": D1}]
+    entries = [probed("org/a:1", present=False), probed("org/b:1", present=False)]
+    choice = choose(candidates, entries, [], "head", Wish(), ask)
+    # Only until one is chosen.
+    assert asked == [f"org/a@{D2}"]
+    assert (choice.image, choice.image_id, choice.size) == ("org/a:1", "sha256:config", 7)
+    assert choice.pull == {"source": f"org/a@{D2}", "digest": D2}
+    assert choice.pinned == D2
+
+
+def test_a_bare_tag_needs_leave_and_is_pinned_by_what_it_means_now() -> None:
+    entries = [probed("org/a:1", present=False)]
+    refused = choose([{"image": "org/a:1"}], entries, [], "head", Wish(), lambda reference: (remote(reference), True))
+    assert refused.rejected[0]["id"] == "IMAGE.UNPINNED"
+    wish = Wish(allow_unpinned=True)
+    choice = choose([{"image": "org/a:1"}], entries, [], "head", wish, lambda reference: (remote(reference), True))
+    assert choice.pull["source"] == f"org/a@{D2}"
+
+
+def test_a_tag_that_was_chosen_once_stays_the_same_image() -> None:
+    wish = Wish(allow_unpinned=True, remembered={"host:5000/a:1": {"digest": D1, "id": "x"}})
+    assert pull_reference({"image": "host:5000/a:1"}, wish) == f"host:5000/a@{D1}"
+    assert pull_reference({"image": "host:5000/a:2"}, wish) == "host:5000/a:2"
+
+
+def test_an_image_that_the_engine_knows_by_its_id_only_is_recognised() -> None:
+    candidates = [{"image": "p:1", "digest": D1}]
+    entries = [probed("p:1", id="sha256:config", digests=[])]
+    assert choose(candidates, entries, ["p:1"], "head").rejected[0]["id"] == "IMAGE.DIGEST"
+    wish = Wish(remembered={"p:1": {"digest": D1, "id": "sha256:config"}})
+    assert choose(candidates, entries, ["p:1"], "head", wish).image == "p:1"
+
+
+def test_what_is_there_may_go_first() -> None:
+    candidates = [{"image": "far:1", "digest": D1}, {"image": "near:1"}]
+    entries = [probed("far:1", present=False), probed("near:1")]
+    ask = lambda reference: (remote(reference), True)  # noqa: E731
+    assert choose(candidates, entries, ["near:1"], "head", Wish(), ask).image == "far:1"
+    assert choose(candidates, entries, ["near:1"], "head", Wish(prefer_local=True), ask).image == "near:1"
+
+
+def test_an_image_without_ray_is_rejected_under_ray_and_taken_with_mp_under_auto() -> None:
+    entries = [probed("a", versions={"ray": None}), probed("b", versions={"ray": "2.60.0"})]
+    candidates = [{"image": "a"}, {"image": "b"}]
+    under_ray = choose(candidates, entries, ["a", "b"], "head", Wish("ray"))
+    assert (under_ray.image, under_ray.backend) == ("b", "ray")
+    assert under_ray.rejected[0]["id"] == "IMAGE.BACKEND"
+    assert "spark_backend: auto" in under_ray.rejected[0]["remedy"]
+    under_auto = choose(candidates, entries, ["a", "b"], "head", Wish("auto"))
+    assert (under_auto.image, under_auto.backend) == ("a", "mp")
+    assert choose([candidates[1]], entries, ["b"], "head", Wish("auto")).backend == "ray"
+    only_mp = choose([{"image": "b", "backends": ["mp"]}], entries, ["b"], "head", Wish("auto"))
+    assert only_mp.backend == "mp"
+
+
+def test_a_candidate_by_digest_gets_a_name_that_docker_can_give() -> None:
+    assert local_name(f"org/a@{D1}") == "org/a:111111111111"
+    assert local_name(f"org/a:3@{D1}") == "org/a:3"
+    assert local_name("host:5000/a") == "host:5000/a"
+
+
+def test_each_refusal_of_a_registry_is_one_line() -> None:
+    finding = {
+        "id": "REMOTE.UNREACHABLE",
+        "severity": "error",
+        "message": "Registry x cannot be reached.",
+        "remedy": "Check.",
+    }
+    entries = [probed("org/a:1", present=False)]
+    ask = lambda reference: ({"findings": [finding]}, False)  # noqa: E731
+    choice = choose([{"image": "org/a:1", "digest": D1}], entries, [], "head", Wish(), ask)
+    assert choice.lines() == ["rejected org/a:1: Registry x cannot be reached", "  -> Check."]

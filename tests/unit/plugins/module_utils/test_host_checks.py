@@ -233,7 +233,7 @@ def plan(role: str) -> dict[str, object]:
             "ray_runtime_env_agent": 20102,
             "ray_agents": [20103, 20104],
             "trial": 20112,
-            "staging": {"image": 20110, "weights": 20111},
+            "staging": {"image": 20110, "weights": 20111, "weights_reports": 20113},
         },
         "api": {"port": 8000},
         "model": {"folder": "/srv/models/m", "weights_gb": 122},

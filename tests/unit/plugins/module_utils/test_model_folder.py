@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import struct
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.dgxspark.serving.plugins.module_utils import _model_folder as model_folder
+from ansible_collections.dgxspark.serving.plugins.module_utils import _weights_copy as weights_copy
+from ansible_collections.dgxspark.serving.plugins.module_utils._hub_cache import mount_of
 from ansible_collections.dgxspark.serving.plugins.module_utils._model_folder import (
     ModelFolderError,
     differing_facts,
     examine,
+    unreadable,
+)
+from ansible_collections.dgxspark.serving.plugins.module_utils._progress import Progress
+from ansible_collections.dgxspark.serving.plugins.module_utils._rendezvous import Source, Target
+from ansible_collections.dgxspark.serving.plugins.module_utils._weights_copy import (
+    Entry,
+    entries_of,
+    keep_unfinished,
+    shares,
+)
+from ansible_collections.dgxspark.serving.plugins.module_utils._weights_sync import (
+    Offering,
+    Ways,
+    checksums,
     fetch,
     serve,
 )
-from ansible_collections.dgxspark.serving.plugins.module_utils._rendezvous import Source, Target
 
 CONFIG = {
     "architectures": ["Qwen3_5MoeForConditionalGeneration"],
@@ -28,8 +45,8 @@ CONFIG = {
 }
 
 
-def safetensors(data: bytes) -> bytes:
-    header = json.dumps({"w": {"dtype": "U8", "shape": [len(data)], "data_offsets": [0, len(data)]}}).encode()
+def safetensors(data: bytes, tensor: str = "w") -> bytes:
+    header = json.dumps({tensor: {"dtype": "U8", "shape": [len(data)], "data_offsets": [0, len(data)]}}).encode()
     return struct.pack("<Q", len(header)) + header + data
 
 
@@ -39,7 +56,7 @@ def model(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     for number in (1, 2):
-        (folder / f"model-{number}.safetensors").write_bytes(safetensors(bytes([number]) * 5000))
+        (folder / f"model-{number}.safetensors").write_bytes(safetensors(bytes([number]) * 5000, "ab"[number - 1]))
     index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     return folder
@@ -70,6 +87,9 @@ def damage(model: Path, how: str) -> None:
         (model / "model-2.safetensors").write_bytes(b"")
     elif how == "wrong index":
         (model / "model.safetensors.index.json").write_text("{}", encoding="utf-8")
+    elif how == "index of another version":
+        index = {"weight_map": {"a": "model-2.safetensors", "b": "model-1.safetensors"}}
+        (model / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     elif how == "no weights":
         for path in model.glob("model*"):
             path.unlink()
@@ -84,6 +104,7 @@ def damage(model: Path, how: str) -> None:
         ("truncated shard", "the file is cut off or damaged"),
         ("empty shard", "is not a complete safetensors file (0 bytes)"),
         ("wrong index", "model.safetensors.index.json cannot be read"),
+        ("index of another version", "says that b is in model-1.safetensors, which does not hold it"),
         ("no weights", "model.safetensors is missing"),
     ],
 )
@@ -113,18 +134,26 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def copy(source: Path, target: Path, check_mode: bool = False, token: str = "t" * 32) -> tuple[Any, dict[str, Any]]:
+def copy(
+    source: Path, target: Path, check_mode: bool = False, token: str = "t" * 32, checksum: bool = False
+) -> tuple[Any, dict[str, Any]]:
     """Head and worker on the loopback: (what the worker says, the reports that the head got)."""
     ports = (free_port(), free_port())
     reports: dict[str, Any] = {}
 
+    def obtain(_offering: Offering) -> Any:
+        model = examine(str(source))
+        return model, checksums(str(source), model) if checksum else {}
+
     def head() -> None:
-        reports.update(serve(str(source), examine(str(source)), "127.0.0.1", ports, "t" * 32, {"worker": "127.0.0.1"}))
+        ways = Ways("127.0.0.1", ports, "t" * 32, {"worker": "127.0.0.1"})
+        reports.update(serve(str(source), ways, obtain)[1])
 
     thread = threading.Thread(target=head)
     thread.start()
     try:
-        fetched = fetch(str(target), Target("worker", "127.0.0.1", ports[0], token), ports[1], token, check_mode)
+        worker = Target("worker", "127.0.0.1", ports[0], token)
+        fetched = fetch(str(target), worker, ports[1], token, check_mode, Progress())
     finally:
         thread.join(timeout=30)
     return fetched, reports
@@ -142,10 +171,11 @@ def test_a_worker_gets_the_whole_model_once(model: Path, tmp_path: Path) -> None
     assert examine(str(target)).digest == examine(str(model)).digest
     again, _reports = copy(model, target)
     assert not again.changed
+    assert again.bytes_received == 0
 
 
 @needs_rsync
-@pytest.mark.parametrize("how", ["truncated shard", "missing shard", "wrong index"])
+@pytest.mark.parametrize("how", ["truncated shard", "missing shard", "wrong index", "no config"])
 def test_a_damaged_copy_is_repaired(model: Path, tmp_path: Path, how: str) -> None:
     target = tmp_path / "target"
     shutil.copytree(model, target)
@@ -183,11 +213,141 @@ def test_a_head_gives_up_on_a_silent_worker() -> None:
 def test_a_missing_rsync_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ModelFolderError, match="rsync is not installed on this host"):
-        model_folder._rsync(str(tmp_path / "m"), "127.0.0.1", 1, "t")
+        weights_copy.copy(str(tmp_path / "m"), "127.0.0.1", 1, "t", [Entry("a", 1, 0)])
 
 
 def test_a_full_disk_is_named_before_anything_is_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=10**9)
     monkeypatch.setattr(model_folder.shutil, "disk_usage", lambda _path: usage)
     with pytest.raises(ModelFolderError, match=r"needs 122\.0 GB in .*, where 1\.0 GB are free"):
-        model_folder._check_room(str(tmp_path / "not" / "there"), 122 * 10**9)
+        model_folder.room_for(str(tmp_path / "not" / "there"), 122 * 10**9)
+
+
+@needs_rsync
+def test_only_what_differs_is_copied(model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    shutil.copytree(model, target)
+    damage(target, "missing shard")
+    fetched, _reports = copy(model, target)
+    assert fetched.bytes_to_copy == (model / "model-2.safetensors").stat().st_size
+    # The file, and what rsync says about it.
+    assert 0 < fetched.bytes_received < fetched.bytes_to_copy + 2000
+
+
+@needs_rsync
+def test_a_silent_change_is_found_by_checksums(model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    shutil.copytree(model, target)
+    path = target / "model-2.safetensors"
+    times = (path.stat().st_atime, path.stat().st_mtime)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(path, times)
+    assert not copy(model, target)[0].changed
+    assert copy(model, target, checksum=True)[0].changed
+    assert path.read_bytes() == content
+
+
+@needs_rsync
+def test_a_snapshot_of_a_hub_cache_keeps_its_links(model: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "head" / "models--lab--model"
+    snapshot = repository / "snapshots" / "0123"
+    (repository / "blobs").mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for number, path in enumerate(sorted(model.iterdir())):
+        shutil.copy(path, repository / "blobs" / str(number))
+        (snapshot / path.name).symlink_to(f"../../blobs/{number}")
+    (repository / "blobs" / "of-another-revision").write_bytes(b"x" * 1000)
+    target = tmp_path / "worker" / "models--lab--model" / "snapshots" / "0123"
+    assert mount_of(str(target)) == str(tmp_path / "worker" / "models--lab--model")
+    fetched, _reports = copy(snapshot, target)
+    assert fetched.changed
+    assert examine(str(target)).digest == examine(str(model)).digest
+    assert os.readlink(target / "config.json").startswith("../../blobs/")
+    assert not (target.parents[1] / "blobs" / "of-another-revision").exists()
+    assert not copy(snapshot, target)[0].changed
+    (target.parents[1] / "blobs" / "2").unlink()
+    assert copy(snapshot, target)[0].changed
+
+
+def test_a_link_that_leads_out_of_the_model_is_refused(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_bytes(b"x")
+    (model / "extra.bin").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ModelFolderError, match="it would lead nowhere on another host"):
+        entries_of(str(model), str(model))
+
+
+@needs_rsync
+def test_workers_hear_at_once_that_the_head_has_nothing(model: Path, tmp_path: Path) -> None:
+    damage(model, "truncated shard")
+    ports = (free_port(), free_port())
+    errors: list[str] = []
+
+    def head() -> None:
+        ways = Ways("127.0.0.1", ports, "t", {"worker": "127.0.0.1"})
+        try:
+            serve(str(model), ways, lambda _offering: (examine(str(model)), {}))
+        except ModelFolderError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=head)
+    thread.start()
+    with pytest.raises(Exception, match="cut off or damaged"):
+        fetch(str(tmp_path / "t"), Target("worker", "127.0.0.1", ports[0], "t"), ports[1], "t", False, Progress())
+    thread.join(timeout=30)
+    assert "cut off or damaged" in errors[0]
+
+
+@needs_rsync
+def test_what_is_finished_is_copied_while_the_rest_still_arrives(model: Path, tmp_path: Path) -> None:
+    arriving = tmp_path / "arriving"
+    arriving.mkdir()
+    shutil.copy(model / "model-1.safetensors", arriving)
+    target = tmp_path / "target"
+    seen: list[bool] = []
+    ports = (free_port(), free_port())
+
+    def obtain(offering: Offering) -> Any:
+        offering.total = examine(str(model)).size
+        deadline = time.monotonic() + 20
+        while not (target / "model-1.safetensors").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        seen.append((target / "model-1.safetensors").exists())
+        shutil.copytree(model, arriving, dirs_exist_ok=True)
+        return examine(str(arriving)), {}
+
+    ways = Ways("127.0.0.1", ports, "t", {"worker": "127.0.0.1"})
+    thread = threading.Thread(target=lambda: serve(str(arriving), ways, obtain))
+    thread.start()
+    fetched = fetch(str(target), Target("worker", "127.0.0.1", ports[0], "t"), ports[1], "t", False, Progress())
+    thread.join(timeout=30)
+    assert seen == [True]
+    assert fetched.changed
+    assert examine(str(target)).digest == examine(str(model)).digest
+
+
+def test_streams_get_about_the_same() -> None:
+    parts = shares([Entry(str(size), size, 0) for size in (50, 40, 30, 30, 20, 10)], 3)
+    assert [sum(entry.size for entry in part) for part in parts] == [60, 60, 60]
+    assert shares([], 3) == [[]]
+
+
+def test_what_a_killed_rsync_left_is_gone_on_with(tmp_path: Path) -> None:
+    scratch = tmp_path / ".incoming"
+    scratch.mkdir()
+    (scratch / "blob.aB3xYz").write_bytes(b"half")
+    (scratch / ".other.aB3xYz").write_bytes(b"nobody's")
+    keep_unfinished(str(tmp_path), [Entry("blobs/blob", 8, 0)])
+    assert (tmp_path / "blobs" / ".partial" / "blob").read_bytes() == b"half"
+    assert list(scratch.iterdir()) == []
+
+
+def test_what_the_container_could_not_read_is_named_and_opened(model: Path) -> None:
+    (model / "config.json").chmod(0o600)
+    mine = os.getuid() == 0
+    if mine:
+        os.chown(model / "config.json", 1000, 1000)
+    found = unreadable(str(model))
+    assert [item.path for item in found] == [str(model / "config.json")]
+    model_folder.make_readable(found)
+    assert unreadable(str(model)) == []

@@ -1,0 +1,102 @@
+#!/usr/bin/python
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: remembered_choice
+short_description: Remember on the head which digest and id an image had when it was chosen
+version_added: 0.2.0
+description:
+  - A tag that was chosen once stays the same image in later runs, and an image is recognised by the digest of its registry where
+    the Docker Engine does not know that digest.
+author:
+  - dgxspark.serving contributors (@dgxspark)
+extends_documentation_fragment:
+  - dgxspark.serving.attributes
+attributes:
+  check_mode:
+    support: full
+    details:
+      - Writes nothing.
+  diff_mode:
+    support: none
+options:
+  path:
+    description: File on the host.
+    type: path
+    default: /var/lib/dgxspark/state/images.json
+  image:
+    description: Candidate as the preset names it. Without it the file is only read.
+    type: str
+  digest:
+    description: Digest in the registry; empty when it is not known.
+    type: str
+    default: ""
+  id:
+    description: Id of the image.
+    type: str
+    default: ""
+"""
+
+EXAMPLES = r"""
+- name: See what earlier runs have chosen
+  dgxspark.serving.remembered_choice:
+  become: true
+"""
+
+RETURN = r"""
+images:
+  description: C(digest) and C(id) by candidate.
+  returned: always
+  type: dict
+"""
+
+import json
+import os
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def read(path: str) -> dict[str, Any]:
+    """Empty when there is nothing, or nothing that can be used: then a choice is made anew."""
+    try:
+        with open(path, encoding="utf-8") as handle:
+            content = json.load(handle)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def write(path: str, content: dict[str, Any]) -> None:
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with open(f"{path}.new", "w", encoding="utf-8") as handle:
+        json.dump(content, handle, indent=1, sort_keys=True)
+    os.replace(f"{path}.new", path)
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "default": "/var/lib/dgxspark/state/images.json"},
+            "image": {"type": "str"},
+            "digest": {"type": "str", "default": ""},
+            "id": {"type": "str", "default": ""},
+        },
+        supports_check_mode=True,
+    )
+    options = module.params
+    images = read(options["path"])
+    if options["image"]:
+        images[options["image"]] = {"digest": options["digest"], "id": options["id"]}
+        if not module.check_mode and images != read(options["path"]):
+            write(options["path"], images)
+    # Not a change of the host: a note for the next run.
+    module.exit_json(changed=False, images=images)
+
+
+if __name__ == "__main__":
+    main()
