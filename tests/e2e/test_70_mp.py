@@ -142,9 +142,11 @@ def test_a_stop_leaves_no_process_behind() -> None:
         assert unit_state(host, ENGINE) == "inactive"
 
 
-def test_over_ray_again_nothing_of_mp_is_left() -> None:
+def test_over_ray_again_no_rank_of_mp_runs() -> None:
     run = run_playbook()
     assert run.returncode == 0, run.output[-3000:]
     assert "dgxspark-vllm" not in containers("spark-worker") and "dgxspark-ray" in containers("spark-worker")
-    assert "engine.env" not in on("spark-worker", "ls", "/etc/dgxspark")
+    # What was replaced is stopped and does not start at boot.
+    assert unit_state("spark-worker", ENGINE) == "inactive"
+    assert on("spark-worker", "systemctl", "is-enabled", ENGINE, check=False).strip() != "enabled"
     assert answers()
