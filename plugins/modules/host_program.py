@@ -24,7 +24,7 @@ options:
   name:
     description: V(dgxspark-memguard) ends the engine before the host runs out of memory, V(dgxspark-canary) asks it for a token.
     type: str
-    choices: [dgxspark-memguard, dgxspark-canary]
+    choices: [dgxspark-await-ray, dgxspark-canary, dgxspark-memguard]
     required: true
 """
 
