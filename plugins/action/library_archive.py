@@ -15,8 +15,6 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_survey import LIBRARY_DIGEST_FILE
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 CACHE_FOLDER = Path("~/.cache/dgxspark/libraries").expanduser()
 # Only what runs on every architecture travels: the control node may be another machine than a Spark.
@@ -47,6 +45,10 @@ def package_files(distribution: str) -> list[tuple[str, Path]]:
 
 def with_dependencies(distributions: list[str]) -> list[str]:
     """The distributions and what they need to run, as far as it is installed. What is compiled has a pure twin or is optional."""
+    # ansible-core needs it itself; a test that only imports this file may lack it.
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
     found: dict[str, None] = {}
     waiting = list(distributions)
     while waiting:

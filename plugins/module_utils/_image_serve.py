@@ -202,7 +202,9 @@ def _serve_from_registry(
 def _check_spool(task: HeadTask, size: int) -> None:
     os.makedirs(task.spool_folder, mode=0o700, exist_ok=True)
     held = sum(
-        os.path.getsize(os.path.join(root, name)) for root, _, names in os.walk(task.spool_folder) for name in names
+        os.path.getsize(os.path.join(root, name))
+        for root, _folders, names in os.walk(task.spool_folder)
+        for name in names
     )
     free = shutil.disk_usage(task.spool_folder).free
     if free + held < size:

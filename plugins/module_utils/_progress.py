@@ -15,7 +15,6 @@ import glob
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +27,10 @@ ABANDONED_SECONDS = 300
 _WRITE_EVERY_SECONDS = 1
 # For a task of an earlier run to tidy up.
 _END_SECONDS = 10
+
+
+def _end_with_an_exception(_number: int, _frame: Any) -> None:
+    raise SystemExit("The run has ended.")
 
 
 @dataclass
@@ -61,7 +64,7 @@ class Progress:
         if not self.path:
             return lambda: None
         # As an exception, so that everything that was started is ended on the way out.
-        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit("The run has ended."))
+        signal.signal(signal.SIGTERM, _end_with_an_exception)
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
         _end_predecessors(self.path)
         mark_visit(self.path)

@@ -57,8 +57,10 @@ class Page:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-# Is given the path without the leading slash.
-Site = Callable[[str], Page | None]
+class Site(Protocol):
+    """Is given the path without the leading slash."""
+
+    def __call__(self, path: str, /) -> Page | None: ...
 
 
 def answer_page(handler: BaseHTTPRequestHandler, page: Page, heard: Callable[[], None] = lambda: None) -> None:

@@ -97,7 +97,7 @@ def entries_of(mount: str, folder: str) -> list[Entry]:
 
 def shares(entries: Sequence[Entry], streams: int = STREAMS) -> list[list[Entry]]:
     """The entries for each stream, about the same number of bytes each."""
-    parts: list[list[Entry]] = [[] for _ in range(max(1, min(streams, len(entries))))]
+    parts: list[list[Entry]] = [[] for _stream in range(max(1, min(streams, len(entries))))]
     sizes = [0] * len(parts)
     for entry in sorted(entries, key=lambda entry: -entry.size):
         smallest = sizes.index(min(sizes))

@@ -122,7 +122,10 @@ def test_an_image_that_the_engine_knows_by_its_id_only_is_recognised() -> None:
 def test_what_is_there_may_go_first() -> None:
     candidates = [{"image": "far:1", "digest": D1}, {"image": "near:1"}]
     entries = [probed("far:1", present=False), probed("near:1")]
-    ask = lambda reference: (remote(reference), True)  # noqa: E731
+
+    def ask(reference: str) -> tuple[dict[str, Any], bool]:
+        return remote(reference), True
+
     assert choose(candidates, entries, ["near:1"], "head", Wish(), ask).image == "far:1"
     assert choose(candidates, entries, ["near:1"], "head", Wish(prefer_local=True), ask).image == "near:1"
 
@@ -155,6 +158,9 @@ def test_each_refusal_of_a_registry_is_one_line() -> None:
         "remedy": "Check.",
     }
     entries = [probed("org/a:1", present=False)]
-    ask = lambda reference: ({"findings": [finding]}, False)  # noqa: E731
+
+    def ask(_reference: str) -> tuple[dict[str, Any], bool]:
+        return {"findings": [finding]}, False
+
     choice = choose([{"image": "org/a:1", "digest": D1}], entries, [], "head", Wish(), ask)
     assert choice.lines() == ["rejected org/a:1: Registry x cannot be reached", "  -> Check."]
