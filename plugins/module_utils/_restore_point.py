@@ -25,6 +25,8 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._teardown import 
 from ansible_collections.dgxspark.serving.plugins.module_utils._unit_owners import runs_itself
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import MANAGED_UNITS, WorkloadError
 
+# Ray's workers and agents get ports from here on (_plan, RAY_WORKER_PORTS); below are those of the API and of Ray's head.
+_FIRST_OF_OUR_RANGES = 20000
 RESTORE_FOLDER = "/var/lib/dgxspark/restore"
 # The newest ones are kept, and the first of all for ever (design, "Converged").
 KEPT_RESTORE_POINTS = 5
@@ -165,9 +167,10 @@ def _listening(teardown: Teardown) -> dict[str, list[int]]:
 
 
 def _picked(name: str, ports: set[int]) -> set[int]:
-    """Ports that the kernel picked for our own units: after a restart they are others."""
+    """Ports that a restart changes: those that the kernel picks, and those of our own units that Ray takes out of its range."""
     first, last = EPHEMERAL_PORTS
-    return {port for port in ports if name in MANAGED_UNITS and first <= port <= last}
+    from_range = {port for port in ports if port >= _FIRST_OF_OUR_RANGES} if name in MANAGED_UNITS else set()
+    return from_range | {port for port in ports if first <= port <= last}
 
 
 def record(run_id: str, teardown: Teardown) -> RestorePoint:

@@ -226,3 +226,16 @@ def test_a_damaged_record_is_an_error_not_an_empty_one(tmp_path: Path) -> None:
 def test_an_engine_that_does_not_answer_is_an_error() -> None:
     with pytest.raises(WorkloadError, match="Cannot list the containers"):
         containers(lambda _argv: CommandResult(1, "", "Cannot connect to the Docker daemon"))
+
+
+@pytest.mark.parametrize(
+    ("name", "ports", "kept"),
+    [
+        # As seen on the lab: after a restart Ray's workers and the engine's rendezvous have other ports.
+        ("dgxspark-ray.service", {6379, 10001, 20042, 20054, 20100}, {6379, 10001}),
+        ("dgxspark-vllm.service", {8000, 20096, 41233}, {8000}),
+        ("somebody.service", {8000, 20096, 41233}, {8000, 20096}),
+    ],
+)
+def test_ports_that_a_restart_changes_are_not_waited_for(name: str, ports: set[int], kept: set[int]) -> None:
+    assert ports - restore_point._picked(name, ports) == kept
