@@ -187,10 +187,9 @@ def test_our_own_deployment_is_replaced_and_its_files_come_back_without_secrets(
     assert f"file {secret}" in remove_deployment(with_secrets=True, run=host)
 
 
-def test_ports_that_the_kernel_picked_for_our_units_are_not_awaited(
+def test_only_fixed_ports_are_recorded(
     monkeypatch: pytest.MonkeyPatch, host: FakeHost, tmp_path: Path
 ) -> None:
-    """Ranks and message queues listen on others after a restart; a service of the user must have the same again."""
     listeners = [
         Listener(port, "0.0.0.0", "1", pid)
         for pid, ports in ((7, (8000, 20121, 41234)), (8, (8080, 41235)))
@@ -202,7 +201,7 @@ def test_ports_that_the_kernel_picked_for_our_units_are_not_awaited(
     monkeypatch.setattr(restore_point, "process_owner", owners.get)
     host.units["dgxspark-vllm.service"] = unit()
     ports = {entry["name"]: entry["ports"] for entry in stopped(host, tmp_path).units}
-    assert ports["dgxspark-vllm.service"] == [8000, 20121] and ports["vllm-proxy.service"] == [8080, 41235]
+    assert ports["dgxspark-vllm.service"] == [8000] and ports["vllm-proxy.service"] == [8080]
 
 
 def test_the_original_and_the_newest_are_kept(tmp_path: Path) -> None:
