@@ -187,9 +187,7 @@ def test_our_own_deployment_is_replaced_and_its_files_come_back_without_secrets(
     assert f"file {secret}" in remove_deployment(with_secrets=True, run=host)
 
 
-def test_only_fixed_ports_are_recorded(
-    monkeypatch: pytest.MonkeyPatch, host: FakeHost, tmp_path: Path
-) -> None:
+def test_only_fixed_ports_are_recorded(monkeypatch: pytest.MonkeyPatch, host: FakeHost, tmp_path: Path) -> None:
     listeners = [
         Listener(port, "0.0.0.0", "1", pid)
         for pid, ports in ((7, (8000, 20121, 41234)), (8, (8080, 41235)))
