@@ -48,6 +48,8 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import
 
 # A restart policy or a Restart= of another unit has brought a service back within this time; systemd's default RestartSec is 0.1 s.
 COMES_BACK_SECONDS = 3
+# Of units that start each other a look sees one at a time; each round takes at least one out of the game.
+COME_BACK_ROUNDS = 4
 # In /etc/systemd/system/UNIT.d: the unit stays enabled or wanted by others, and cannot start while this is there.
 SUSPENDED_DROP_IN = "50-dgxspark-suspended.conf"
 DROP_IN_FOLDER = "/etc/systemd/system"
@@ -374,7 +376,9 @@ def stop_all(
     _stop_services(teardown, run)
     sleep(COMES_BACK_SECONDS)
     units, containers = _back(teardown, run)
-    if units or containers:
+    for _round in range(COME_BACK_ROUNDS):
+        if not units and not containers:
+            break
         # Our own come back by our own restart rule, which goes with the teardown; the next deployment must be able to start them.
         suspend([name for name in units if name not in workloads.MANAGED_UNITS], run)
         workloads.stop_units(units, run)

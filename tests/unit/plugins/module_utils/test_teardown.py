@@ -154,6 +154,13 @@ def test_a_unit_that_comes_back_is_made_unable_to_start(host: FakeHost, tmp_path
     assert host.units["vllm-proxy.service"]["active"] == "inactive"
 
 
+def test_units_that_wake_each_other_in_turn_are_all_stopped(host: FakeHost) -> None:
+    # Each look sees another one running.
+    host.wakes = {"vllm-cluster.service": 1, "vllm-proxy.service": 2}
+    assert carry_out(host, plan(host)) == []
+    assert {host.units[name]["active"] for name in ("vllm-cluster.service", "vllm-proxy.service")} == {"inactive"}
+
+
 def test_what_comes_back_again_and_again_is_named_with_its_suspect(host: FakeHost) -> None:
     host.wakes = {"reranker": 9}
     host.units["watch.service"] = unit(command="/opt/watch reranker")
