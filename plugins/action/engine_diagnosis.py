@@ -26,7 +26,7 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("logs", "plan", "image_id", "known", "changes", "rungs", "climb", "stalled_seconds"))
+    _VALID_ARGS = frozenset(("logs", "plan", "image_id", "known", "changes", "rungs", "climb", "waits"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
@@ -41,7 +41,7 @@ class ActionModule(ActionBase):
                 "engine": {**plan["engine"], **changes},
                 "asked": plan["engine"],
                 "taken": [rung["name"] for rung in taken],
-                "stalled_seconds": float(arguments.get("stalled_seconds") or 0),
+                "stalled_seconds": self._stalled_seconds(variables, str(arguments.get("waits") or "")),
             },
         )
         result: dict[str, Any] = {
@@ -80,6 +80,14 @@ class ActionModule(ActionBase):
     def _texts(variables: Mapping[str, Any], name: str) -> list[str]:
         logs = (variables["hostvars"][host].get(name) for host in variables["ansible_play_hosts_all"])
         return [str(log["stdout"]) for log in logs if isinstance(log, Mapping) and log.get("stdout")]
+
+    @staticmethod
+    def _stalled_seconds(variables: Mapping[str, Any], name: str) -> float:
+        """For how long nothing had moved on any host, when the wait ended for that reason."""
+        waits = (variables["hostvars"][host].get(name) for host in variables["ansible_play_hosts_all"])
+        return max(
+            (float(wait.get("stalled_seconds") or 0) for wait in waits if isinstance(wait, Mapping)), default=0.0
+        )
 
     @staticmethod
     def _words(diagnosis: Diagnosis) -> str:

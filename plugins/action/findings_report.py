@@ -30,6 +30,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._selection import
     unlisted_findings,
     with_container_details,
 )
+from ansible_collections.dgxspark.serving.plugins.module_utils._trial import NEEDED_GIB
 
 display = Display()
 
@@ -101,6 +102,7 @@ class ActionModule(ActionBase):
             "plan",
             "become_optional",
             "before_teardown",
+            "trial_gib",
         )
     )
 
@@ -114,6 +116,7 @@ class ActionModule(ActionBase):
         played = set(variables.get("ansible_play_hosts_all") or hosts)
         findings: list[Finding] = []
         self._stop_unlisted: dict[str, list[str]] = {}
+        self._available_gib: list[float] = []
         for host in hosts:
             if host not in played:
                 findings.append(
@@ -149,6 +152,7 @@ class ActionModule(ActionBase):
             "changed": False,
             "findings": [finding.as_dict() for finding in findings],
             "stop_unlisted": self._stop_unlisted,
+            "trial_has_room": self._trial_has_room(),
         }
         if errors:
             gate = self._task.args.get("gate") or "This check"
@@ -161,6 +165,11 @@ class ActionModule(ActionBase):
         if self._task.args.get("plan"):
             display.display(f"   {len(hosts)} host(s) looked at: no error, {len(warnings)} warning(s)")
         return result
+
+    def _trial_has_room(self) -> bool:
+        """Whether the trial can run beside what runs now, on every host whose memory was looked at."""
+        needed = float(self._task.args.get("trial_gib") or NEEDED_GIB)
+        return bool(self._available_gib) and min(self._available_gib) >= needed
 
     def _host_findings(self, host: str, own: Mapping[str, Any], names: list[str]) -> list[Finding]:
         findings = []
@@ -205,6 +214,8 @@ class ActionModule(ActionBase):
         listeners = [dict(entry) for entry in survey.get("listeners") or []]
         for entry in (*holders, *listeners):
             entry["torn_down"] = self._torn_down(entry, survey)
+        if checked.get("memory"):
+            self._available_gib.append(float(checked["memory"]["available_gib"]))
         unknown: list[dict[str, Any]] = []
         findings: list[Finding] = []
         if survey.get("unseen"):

@@ -31,6 +31,18 @@ attributes:
       - This module changes nothing.
 """
 
+    # For modules whose work is done on the control node.
+    CONTROL_NODE = r"""
+options: {}
+attributes:
+  check_mode:
+    support: full
+    details:
+      - Changes nothing on the hosts.
+  diff_mode:
+    support: none
+"""
+
     ACTIONGROUP_SPARK = r"""
 options: {}
 attributes:

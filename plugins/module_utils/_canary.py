@@ -20,18 +20,21 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.parse
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ansible_collections.dgxspark.serving.plugins.module_utils._files import write_file
+from ansible_collections.dgxspark.serving.plugins.module_utils._restore_lease import lease_file
+from ansible_collections.dgxspark.serving.plugins.module_utils._restore_point import RESTORE_FOLDER
+
 PROGRAM = "dgxspark-canary"
 STATE_FILE = "/var/lib/dgxspark/state/canary.json"
 KEY_FILE = "/etc/dgxspark/api-key"
-# While a run of the collection is at work on the host it holds this file (_restore_lease).
-LEASE_FILE = "/var/lib/dgxspark/restore/.lease"
+# While a run of the collection is at work on the host it holds this file.
+LEASE_FILE = lease_file(RESTORE_FOLDER)
 RAY_UNIT, ENGINE_UNIT = "dgxspark-ray.service", "dgxspark-vllm.service"
 
 # One token of an idle engine takes less than a second; 61 s were measured until vLLM itself notices a rank that is gone.
@@ -242,12 +245,8 @@ def read_state(path: str) -> State:
 
 
 def write_state(state: State, path: str) -> None:
-    folder = os.path.dirname(path)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    descriptor, partial = tempfile.mkstemp(dir=folder, prefix=".canary")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-        json.dump(asdict(state), handle, indent=1)
-    os.replace(partial, path)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    write_file(path, json.dumps(asdict(state), indent=1).encode(), 0o600)
 
 
 def describe(state: State) -> str:

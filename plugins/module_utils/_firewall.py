@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 TABLE = "inet dgxspark"
-RULES_FILE = "/etc/dgxspark/firewall.nft"
 SSH_PORT = 22
 # Ports that software of a deployment opens although nobody asked for them: Ray's client server (ray start --head opens it),
 # SGLang's and torch's rendezvous.

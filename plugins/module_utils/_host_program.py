@@ -19,6 +19,8 @@ import zipfile
 from types import ModuleType
 from typing import Any
 
+from ansible_collections.dgxspark.serving.plugins.module_utils._files import write_file
+
 PROGRAM_FOLDER = "/opt/dgxspark/lib"
 _PACKAGE = "ansible_collections.dgxspark.serving.plugins.module_utils"
 # Equal sources give equal bytes: a zip entry has no older time than this one.
@@ -94,9 +96,5 @@ def install_program(name: str, main: ModuleType) -> bool:
     except OSError:
         pass
     os.makedirs(PROGRAM_FOLDER, mode=0o755, exist_ok=True)
-    partial = f"{path}.new"
-    with open(partial, "wb") as handle:
-        handle.write(content)
-    os.chmod(partial, 0o644)
-    os.replace(partial, path)
+    write_file(path, content, 0o644)
     return True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 # A handful: each rung costs a start of ten minutes and more.
@@ -321,11 +321,6 @@ def limits_of(plan: Mapping[str, Any], settings: EngineSettings) -> LadderLimits
     )
 
 
-def climbed(limits: LadderLimits, rung: Rung) -> LadderLimits:
-    """The limits after this rung was taken."""
-    return replace(limits, taken=(*limits.taken, rung.name))
-
-
 def as_arguments(changes: Mapping[str, Any]) -> list[str]:
     """The changes as arguments of C(vllm serve); later arguments win over earlier ones."""
     arguments: list[str] = []
@@ -375,9 +370,3 @@ def recalled(known: Mapping[str, Any], key: str, asked: EngineSettings) -> dict[
     before = EngineSettings.of(entry.get("asked") or {})
     same = before == asked
     return dict(entry.get("changes") or {}) if same else {}
-
-
-def describe_learned(known: Mapping[str, Any], key: str) -> str:
-    """One line for a summary, or an empty text."""
-    rungs = (known.get(key) or {}).get("rungs") or []
-    return "; ".join(str(rung["why"]) for rung in rungs)

@@ -30,6 +30,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.dgxspark.serving.plugins.module_utils._process_owner import start_ticks
+from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import MANAGED_LABEL, ROLE_LABEL
+
 PROGRAM = "dgxspark-memguard"
 GUARD_LINE = (
     "dgxspark-memguard: killed {victim} (role {role}): MemAvailable {available_mib} MiB is below the floor of {floor_mib} MiB "
@@ -51,8 +54,6 @@ LIST_SECONDS = 5.0
 # The stacks of threads are locked in memory, too.
 _STACK_BYTES = 256 * 1024
 
-MANAGED_LABEL = "io.dgxspark.serving.managed"
-ROLE_LABEL = "io.dgxspark.serving.role"
 # Roles in the order in which they are ended; a role that is not named comes last. Ray's containers have the host's role.
 ROLES = ("engine", "ray", "worker", "head")
 
@@ -156,17 +157,6 @@ class Engine:
 
 
 # Processes
-
-
-def start_ticks(pid: int) -> int:
-    """0 for a process that does not exist."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as handle:
-            fields = handle.read().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    # A zombie holds nothing any more.
-    return 0 if fields[0] in "ZX" else int(fields[19])
 
 
 def descendants(pid: int) -> list[int]:

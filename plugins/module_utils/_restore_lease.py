@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils import _workloads as workloads
+from ansible_collections.dgxspark.serving.plugins.module_utils._files import write_file
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_program import program_command
 from ansible_collections.dgxspark.serving.plugins.module_utils._process_owner import start_ticks
-from ansible_collections.dgxspark.serving.plugins.module_utils._restore_point import RESTORE_FOLDER, write_file
+from ansible_collections.dgxspark.serving.plugins.module_utils._restore_point import RESTORE_FOLDER
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import (
     CommandRunner,
     WorkloadError,
@@ -98,7 +99,7 @@ class Lease:
         return {"run": self.run, "since": self.since, "seconds_left": round(self.left), "rebooted": self.rebooted}
 
 
-def _lease_file(folder: str) -> str:
+def lease_file(folder: str) -> str:
     return f"{folder}/.lease"
 
 
@@ -120,18 +121,18 @@ def boot_identity() -> str:
 def read_lease(folder: str = RESTORE_FOLDER) -> Lease | None:
     """The lease of the run that has stopped services here and has not ended."""
     try:
-        with open(_lease_file(folder), encoding="utf-8") as handle:
+        with open(lease_file(folder), encoding="utf-8") as handle:
             return Lease(**json.load(handle))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
-        raise LeaseError(f"Cannot read {_lease_file(folder)}: {error}") from error
+        raise LeaseError(f"Cannot read {lease_file(folder)}: {error}") from error
 
 
 def _write_lease(run: str, seconds: float, since: float, folder: str) -> None:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     lease = Lease(run, boot_identity(), _boot_clock() + seconds, since, seconds)
-    write_file(_lease_file(folder), json.dumps(lease.__dict__).encode(), 0o600)
+    write_file(lease_file(folder), json.dumps(lease.__dict__).encode(), 0o600)
 
 
 def refuse_others(run: str, folder: str = RESTORE_FOLDER) -> None:
@@ -195,7 +196,7 @@ def disarm(folder: str = RESTORE_FOLDER, runner: CommandRunner = run_command) ->
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{UNIT_FOLDER}/{name}")
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(_lease_file(folder))
+        os.unlink(lease_file(folder))
 
 
 def read_outcome(folder: str = RESTORE_FOLDER) -> dict[str, Any] | None:

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.dgxspark.serving.plugins.module_utils._backend import RAY_PORTS
+from ansible_collections.dgxspark.serving.plugins.module_utils._files import write_file
 from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import EPHEMERAL_PORTS
 from ansible_collections.dgxspark.serving.plugins.module_utils._listeners import all_listeners
 from ansible_collections.dgxspark.serving.plugins.module_utils._process_owner import process_owner
@@ -25,19 +27,21 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._teardown import 
 from ansible_collections.dgxspark.serving.plugins.module_utils._unit_owners import runs_itself
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import MANAGED_UNITS, WorkloadError
 
-# Ray's workers and agents get ports from here on (_plan, RAY_WORKER_PORTS); below are those of the API and of Ray's head.
-_FIRST_OF_OUR_RANGES = 20000
+# Of our own units only what is below is fixed: the API and Ray's head. Workers and agents get one of the ports from here on.
+_FIRST_OF_OUR_RANGES = int(RAY_PORTS["ray_workers"][0])
 RESTORE_FOLDER = "/var/lib/dgxspark/restore"
 # The newest ones are kept, and the first of all for ever (design, "Converged").
 KEPT_RESTORE_POINTS = 5
 ORIGINAL = "original"
 # The run whose id the labels of our containers carry; the next run writes its own.
 RUN_FILE = "/etc/dgxspark/run.env"
+# Drop-ins that acceptance writes for our units; a new deployment must not begin with them.
+ACCEPTED_FILES = "/etc/systemd/system/dgxspark-*.service.d/*.conf"
 # What a deployment writes on a host; a restore point holds what was there.
 MANAGED_FILES = (
     "/etc/systemd/system/dgxspark-*.service",
     "/etc/systemd/system/dgxspark-*.timer",
-    "/etc/systemd/system/dgxspark-*.service.d/*.conf",
+    ACCEPTED_FILES,
     "/etc/dgxspark/*",
     "/etc/dgxspark/vllm/*",
     "/var/lib/dgxspark/state/deployment.json",
@@ -124,21 +128,8 @@ def record_names(folder: str = RESTORE_FOLDER) -> list[str]:
     return sorted(set(found) - {ORIGINAL}, reverse=True) + ([ORIGINAL] if ORIGINAL in found else [])
 
 
-def write_file(path: str, content: bytes, mode: int) -> None:
-    """Whole or not at all, also when the host goes down meanwhile."""
-    partial = f"{path}.new"
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.chmod(partial, mode)
-    os.replace(partial, path)
-
-
 def accepted_files() -> list[str]:
-    """Drop-ins that an accepted deployment has; a new one must not begin with them."""
-    return sorted(glob.glob("/etc/systemd/system/dgxspark-*.service.d/*.conf"))
+    return sorted(glob.glob(ACCEPTED_FILES))
 
 
 def managed_files() -> list[str]:

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils import _workloads as workloads
+from ansible_collections.dgxspark.serving.plugins.module_utils._files import write_file
 from ansible_collections.dgxspark.serving.plugins.module_utils._listeners import all_listeners
 from ansible_collections.dgxspark.serving.plugins.module_utils._restore_point import (
     SECRET_FILES,
     RestorePoint,
     in_start_order,
     managed_files,
-    write_file,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._teardown import DROP_IN_FOLDER, SUSPENDED_DROP_IN
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import (

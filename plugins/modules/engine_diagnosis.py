@@ -18,13 +18,7 @@ author:
   - dgxspark.serving contributors (@dgxspark)
 extends_documentation_fragment:
   - dgxspark.serving.attributes
-attributes:
-  check_mode:
-    support: full
-    details:
-      - Changes nothing on the hosts.
-  diff_mode:
-    support: none
+  - dgxspark.serving.attributes.control_node
 options:
   logs:
     description: Name of the variable in which each host registered its log, with the key C(stdout).
@@ -55,10 +49,12 @@ options:
     description: Whether a rung may be chosen.
     type: bool
     default: true
-  stalled_seconds:
-    description: For how long nothing has moved, when the wait ended for that reason.
-    type: float
-    default: 0.0
+  waits:
+    description:
+      - Name of the variable in which each host registered the result of M(dgxspark.serving.await_ranks). It says whether the wait ended
+        because nothing moved.
+    type: str
+    default: ""
 seealso:
   - module: dgxspark.serving.engine_log_check
 """

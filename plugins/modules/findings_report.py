@@ -19,13 +19,7 @@ author:
   - dgxspark.serving contributors (@dgxspark)
 extends_documentation_fragment:
   - dgxspark.serving.attributes
-attributes:
-  check_mode:
-    support: full
-    details:
-      - Changes nothing on the hosts.
-  diff_mode:
-    support: none
+  - dgxspark.serving.attributes.control_node
 options:
   results:
     description: Names of the registered variables.
@@ -59,6 +53,10 @@ options:
       - The plan of the deployment. With it the results of the hosts are compared with each other as well - clocks, architecture,
         GPUs and drivers, both ends of the fabric, connections between the hosts, and room for the head's images.
     type: dict
+  trial_gib:
+    description: GiB that a trial of the image needs on every host beside what runs there.
+    type: float
+    default: 6.0
   before_teardown:
     description: Whether nothing has been stopped yet, which the report of errors then says.
     type: bool
@@ -82,4 +80,5 @@ EXAMPLES = r"""
 RETURN = r"""
 findings: {description: All findings., returned: always, type: list, elements: dict}
 stop_unlisted: {description: Host to the unlisted units and containers that may be stopped., returned: always, type: dict}
+trial_has_room: {description: Whether a trial can run beside what runs now on every host., returned: always, type: bool}
 """

@@ -19,13 +19,7 @@ author:
   - dgxspark.serving contributors (@dgxspark)
 extends_documentation_fragment:
   - dgxspark.serving.attributes
-attributes:
-  check_mode:
-    support: full
-    details:
-      - Changes nothing on the hosts.
-  diff_mode:
-    support: none
+  - dgxspark.serving.attributes.control_node
 options:
   candidates:
     description: Candidate images of the preset, best first.

@@ -170,6 +170,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.dgxspark.serving.plugins.module_utils import _restore_program
+from ansible_collections.dgxspark.serving.plugins.module_utils._deployment_state import STATE_FILE
+from ansible_collections.dgxspark.serving.plugins.module_utils._files import write_file
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import describe
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_program import (
     ProgramError,
@@ -193,7 +195,6 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._restore_point im
     accepted_files,
     record,
     record_path,
-    write_file,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._rollback import (
     ANSWERS_AGAIN_SECONDS,
@@ -208,8 +209,6 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import
     containers,
     units,
 )
-
-STATE_FILE = "/var/lib/dgxspark/state/deployment.json"
 
 
 def _stopped(module: AnsibleModule) -> dict[str, Any]:

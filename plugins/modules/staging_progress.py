@@ -55,10 +55,14 @@ import contextlib
 import json
 import os
 import signal
+import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.dgxspark.serving.plugins.module_utils import _progress
+
+# A copy that is told to end removes what it has begun with, and ends what it has started.
+_END_SECONDS = 10
 
 
 def _result(path: str) -> dict[str, Any] | None:
@@ -87,6 +91,11 @@ def main() -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(progress["pid"]), signal.SIGTERM)
         result = _result(job["result"])
+        deadline = time.monotonic() + (_END_SECONDS if name in module.params["end"] else 0)
+        while result is None and time.monotonic() < deadline:
+            # It tidies up, and its result would lie on the host for ever.
+            time.sleep(0.2)
+            result = _result(job["result"])
         if result is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(job["result"])

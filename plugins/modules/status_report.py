@@ -18,13 +18,7 @@ author:
   - dgxspark.serving contributors (@dgxspark)
 extends_documentation_fragment:
   - dgxspark.serving.attributes
-attributes:
-  check_mode:
-    support: full
-    details:
-      - Changes nothing on the hosts.
-  diff_mode:
-    support: none
+  - dgxspark.serving.attributes.control_node
 options:
   results:
     description: Name of the variable in which each host registered the result of M(dgxspark.serving.deployment_status).

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +128,26 @@ def nothing_of_ours_runs() -> list[str]:
             if unit_state(host, unit) in ("active", "activating")
         ]
     return left
+
+
+def answers() -> bool:
+    """Whether the lab's model gives its right answer on the head, with the key that lies there."""
+    request = {"model": "qwen35", "temperature": 0, "max_tokens": 64}
+    body = json.dumps({**request, "messages": [{"role": "user", "content": "What is 2+2?"}]})
+    script = (
+        "curl -s --max-time 60 -H 'Content-Type: application/json' -H \"Authorization: Bearer $(cat /etc/dgxspark/api-key)\" "
+        f"-d '{body}' http://127.0.0.1:8000/v1/chat/completions"
+    )
+    return "2 + 2 = 4." in on("spark-head", "sh", "-c", script, check=False)
+
+
+def wait_until(what: Callable[[], bool], seconds: float) -> float:
+    """Seconds that it took."""
+    started = time.monotonic()
+    while not what():
+        assert time.monotonic() - started < seconds, f"not within {seconds} s"
+        time.sleep(1)
+    return time.monotonic() - started
 
 
 @pytest.fixture

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable
 
 import pytest
-from conftest import CHECKOUT, lab, on, run_playbook, unit_state
+from conftest import CHECKOUT, answers, lab, on, run_playbook, unit_state, wait_until
 
 HOSTS = ("spark-head", "spark-worker")
 # Two starts of Ray and of the engine on two cores.
@@ -20,30 +19,6 @@ def deployment() -> None:
     lab("reset")
     run = run_playbook()
     assert run.returncode == 0, run.output[-3000:]
-
-
-def answers() -> bool:
-    request = json.dumps(
-        {
-            "model": "qwen35",
-            "temperature": 0,
-            "max_tokens": 64,
-            "messages": [{"role": "user", "content": "What is 2+2?"}],
-        }
-    )
-    script = (
-        "curl -s --max-time 60 -H 'Content-Type: application/json' -H \"Authorization: Bearer $(cat /etc/dgxspark/api-key)\" "
-        f"-d '{request}' http://127.0.0.1:8000/v1/chat/completions"
-    )
-    return "2 + 2 = 4." in on("spark-head", "sh", "-c", script, check=False)
-
-
-def wait_until(what: Callable[[], bool], seconds: float) -> float:
-    started = time.monotonic()
-    while not what():
-        assert time.monotonic() - started < seconds, f"not within {seconds} s"
-        time.sleep(1)
-    return time.monotonic() - started
 
 
 def started_at(unit: str) -> str:
@@ -110,7 +85,7 @@ def test_memory_that_falls_below_the_floor_ends_the_engine_and_not_the_host() ->
             ).stdout
         )
         journal = on("spark-head", "journalctl", "-u", "dgxspark-memguard", "--no-pager", "-n", "5")
-        assert "dgxspark-memguard" in journal
+        assert "killed dgxspark-vllm" in journal
     finally:
         on("spark-head", "pkill", "-f", "sleep 777", check=False)
         glutton.wait(timeout=30)

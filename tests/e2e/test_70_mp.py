@@ -5,10 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable
 
 import pytest
-from conftest import containers, lab, nothing_of_ours_runs, on, run_playbook, unit_state, what_ran_before_runs
+from conftest import (
+    answers,
+    containers,
+    lab,
+    nothing_of_ours_runs,
+    on,
+    run_playbook,
+    unit_state,
+    wait_until,
+    what_ran_before_runs,
+)
 
 HOSTS = ("spark-head", "spark-worker")
 ENGINE, CANARY = "dgxspark-vllm.service", "dgxspark-canary.service"
@@ -17,24 +26,6 @@ MP = ("-e", "spark_backend=mp")
 SERVES_AGAIN_WITHIN_SECONDS = 420
 # A rank that has lost another is stopped at once; docker stop may take its whole time limit.
 NOTICED_WITHIN_SECONDS = 40
-
-
-def answers() -> bool:
-    request = {"model": "qwen35", "temperature": 0, "max_tokens": 64}
-    body = json.dumps({**request, "messages": [{"role": "user", "content": "What is 2+2?"}]})
-    script = (
-        "curl -s --max-time 60 -H 'Content-Type: application/json' -H \"Authorization: Bearer $(cat /etc/dgxspark/api-key)\" "
-        f"-d '{body}' http://127.0.0.1:8000/v1/chat/completions"
-    )
-    return "2 + 2 = 4." in on("spark-head", "sh", "-c", script, check=False)
-
-
-def wait_until(what: Callable[[], bool], seconds: float) -> float:
-    started = time.monotonic()
-    while not what():
-        assert time.monotonic() - started < seconds, f"not within {seconds} s"
-        time.sleep(1)
-    return time.monotonic() - started
 
 
 def rank_of(host: str) -> str:

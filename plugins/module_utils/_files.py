@@ -1,0 +1,24 @@
+# Copyright (c) 2026, dgxspark.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Files that are whole or not there at all.
+
+PRIVATE to this collection. Standard library only, it is part of host programs.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def write_file(path: str, content: bytes, mode: int) -> None:
+    """Whole or not at all, also when the host goes down meanwhile."""
+    partial = f"{path}.new"
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.chmod(partial, mode)
+    os.replace(partial, path)
