@@ -35,13 +35,16 @@ TOO_SMALL = (
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def go(text: str, **arguments: Any) -> dict[str, Any]:
+    def go(text: str, wait: dict[str, Any] | None = None, **arguments: Any) -> dict[str, Any]:
         monkeypatch.setattr(engine_diagnosis.ActionBase, "run", lambda *_arguments: {})
         action = object.__new__(engine_diagnosis.ActionModule)
         action._task = SimpleNamespace(args={"logs": "rank_log", "plan": PLAN, "image_id": "sha256:1", **arguments})
         variables = {
             "ansible_play_hosts_all": ["spark-a", "spark-b"],
-            "hostvars": {"spark-a": {"rank_log": {"stdout": text}}, "spark-b": {"rank_log": {"unreachable": True}}},
+            "hostvars": {
+                "spark-a": {"rank_log": {"stdout": text}},
+                "spark-b": {"rank_log": {"unreachable": True}, "engine_wait": wait},
+            },
         }
         result: dict[str, Any] = action.run(None, variables)
         return result
@@ -80,6 +83,13 @@ def test_without_permission_to_climb_it_only_says_why(run: Any) -> None:
     assert found["rung"] is None
     assert "The KV cache is" in found["diagnosis"]
     assert "evidence: " in found["diagnosis"]
+
+
+def test_a_wait_that_ended_because_nothing_moved_is_a_hang(run: Any) -> None:
+    log = "2026-11-30T14:00:00+00:00 spark-a docker[9]: (EngineCore pid=7) INFO 11-30 14:00:00 [core.py:1] Starting to load model /m\n"
+    assert run(log, waits="engine_wait")["cause"] is None
+    hang = run(log, waits="engine_wait", wait={"stalled_seconds": 900.0})
+    assert hang["cause"]["id"] == "ENGINE.HANG"
 
 
 def test_logs_without_a_failure_say_nothing(run: Any) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ansible_collections.dgxspark.serving.plugins.action.findings_report import (
+    ActionModule,
     comparisons,
     finding_of_failure,
     missing_password,
@@ -78,3 +80,14 @@ def test_results_of_all_hosts_are_compared() -> None:
         "FABRIC.PORT_BLOCKED",
         "FABRIC.PORT_BLOCKED",
     ]
+
+
+@pytest.mark.parametrize(
+    ("available", "needed", "expected"),
+    [([20.0, 7.5], None, True), ([20.0, 5.9], None, False), ([20.0, 7.5], 8.0, False), ([], None, False)],
+)
+def test_the_trial_needs_room_on_every_host(available: list[float], needed: float | None, expected: bool) -> None:
+    report = object.__new__(ActionModule)
+    report._available_gib = available
+    report._task = SimpleNamespace(args={"trial_gib": needed})
+    assert report._trial_has_room() is expected

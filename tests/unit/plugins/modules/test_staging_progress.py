@@ -51,14 +51,25 @@ def test_one_that_nobody_asks_about_ends(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_one_that_is_told_to_end(run_module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "kill", lambda process, number: told.append((process, number)))
+    result = tmp_path / "j"
+
+    def kill(process: int, number: int) -> None:
+        told.append((process, number))
+        # What Ansible's wrapper of background tasks makes of a module that ends without a result, a moment later.
+        text = json.dumps({"failed": 1, "finished": 1, "msg": "no JSON"})
+        threading.Timer(0.3, lambda: result.write_text(text)).start()
+
+    monkeypatch.setattr(os, "kill", kill)
     progress = Progress(str(tmp_path / "image.json"))
     progress.enter("image")
-    jobs = {"image": {"progress": progress.path, "result": str(tmp_path / "j")}}
+    jobs = {"image": {"progress": progress.path, "result": str(result)}}
     run_module(staging_progress, jobs=jobs)
     assert told == []
-    run_module(staging_progress, jobs=jobs, end=["image"])
+    found = run_module(staging_progress, jobs=jobs, end=["image"])["jobs"]["image"]["result"]
     assert told == [(os.getpid(), signal.SIGTERM)]
+    # Its end was waited for, and nothing of it is left.
+    assert found["msg"] == "no JSON"
+    assert not result.exists()
 
 
 def test_what_an_earlier_run_left_running_is_ended(tmp_path: Path) -> None:
