@@ -18,14 +18,13 @@ from ansible_collections.dgxspark.serving.plugins.module_utils import _engine_lo
 from ansible_collections.dgxspark.serving.plugins.module_utils import _ladder as ladder
 from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log import CONFIG, JOIN, LOAD
 from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log_events import RULES, Event
-from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log_facts import DEFAULT_PORTS, Facts
+from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log_facts import ADDRESS, DEFAULT_PORTS, Facts
 from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log_rule import UNKNOWN_TRACEBACK
 
 # A batch that has been good for all models of this hardware; a larger block needs the next power of two.
 USUAL_BATCHED_TOKENS = 8192
 # Names that one message shows.
 _SHOWN_NAMES = 6
-_ADDRESS = r"\d+\.\d+\.\d+\.\d+"
 # SIGKILL as Python and as shells report it.
 _KILLED_CODES = (-9, 137)
 _GIB = {"KiB": 1 / 1024**2, "MiB": 1 / 1024, "GiB": 1.0}
@@ -287,7 +286,7 @@ def _ray_monitor(told: Told, event: Event, facts: Facts, known: Mapping[str, Any
 def _placement(told: Told, event: Event, facts: Facts, known: Mapping[str, Any]) -> None:
     """Ray has the GPUs but not the address, or too few GPUs: the engine's lines look alike."""
     specs = str(event.numbers.get("specs_text") or event.numbers.get("wanted_text") or event.line.text)
-    wanted = _first({"a": _match(rf"node:({_ADDRESS})", specs), "b": event.numbers.get("wanted_text")}, "a", "b")
+    wanted = _first({"a": _match(rf"node:({ADDRESS})", specs), "b": event.numbers.get("wanted_text")}, "a", "b")
     asked = len(re.findall(r"'GPU'", str(event.numbers.get("specs_text") or "")))
     told.texts["gpus_text"] = ""
     if facts.ray_gpus is not None:

@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_ADDRESS = r"\d+\.\d+\.\d+\.\d+"
+ADDRESS = r"\d+\.\d+\.\d+\.\d+"
 _RAY_GPUS = re.compile(r"^[ \t]*[\d.]+/([\d.]+) GPU\b", re.MULTILINE)
 # Addresses at which Ray has nodes. The engine's own wish ('node:ADDRESS' in specs or demands) is not one.
 _RAY_ADDRESSES = (
-    re.compile(rf"existing Ray cluster at address: ({_ADDRESS})"),
-    re.compile(rf"Local node IP: ({_ADDRESS})"),
-    re.compile(rf"\"node_ip\": \"({_ADDRESS})\""),
-    re.compile(rf"'NodeManagerAddress': '({_ADDRESS})'"),
-    re.compile(rf"\(\w+(?: pid=\d+)?, ip=({_ADDRESS})\)"),
+    re.compile(rf"existing Ray cluster at address: ({ADDRESS})"),
+    re.compile(rf"Local node IP: ({ADDRESS})"),
+    re.compile(rf"\"node_ip\": \"({ADDRESS})\""),
+    re.compile(rf"'NodeManagerAddress': '({ADDRESS})'"),
+    re.compile(rf"\(\w+(?: pid=\d+)?, ip=({ADDRESS})\)"),
 )
 _RESTARTS = re.compile(r"\"RestartCount\": *(\d+)")
 _RESTART_POLICY = re.compile(r"\"RestartPolicy\": *\{[^}]*\"Name\": *\"([\w-]+)\"")
