@@ -12,10 +12,10 @@ test: ## all tests of a change
 check: ## everything that needs no Docker
 	$(RUN) check
 
-test-full: ## what is too long for every change: make test-full PART=gates, molecule, mp, preflight, registry, rollback, serving or staging
+test-full: ## what is too long for every change: make test-full PART=faults, gates, molecule, mp, preflight, registry, rollback, serving, sizes or staging
 	$(RUN) full $(PART)
 
-bench: ## how fast registry_probe and staging are, against the promises; PART=probe or staging for one
+bench: ## how fast registry_probe, staging and a whole run are, against the promises; PART=probe, overhead or staging for one
 	PART=$(PART) $(RUN) bench
 
 lab-up: ## the two simulated hosts (docs/lab.md)

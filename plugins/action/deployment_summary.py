@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.plugins.action import ActionBase
@@ -14,6 +14,14 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._summary import s
 from ansible_collections.dgxspark.serving.plugins.plugin_utils._run_log import RunLog
 
 display = Display()
+
+# What a run waits for, and which registered result says for how long.
+WAITS = {
+    "memory": ("service_teardown_memory", "waited_seconds"),
+    "Ray": ("ray_cluster_wait", "seconds"),
+    "trial": ("ray_cluster_trial", "seconds"),
+    "engine": ("vllm_serve_wait", "seconds"),
+}
 
 
 class ActionModule(ActionBase):
@@ -25,7 +33,8 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
-        gates = RunLog(str(self._task.args["run"])).seconds_per_gate(time.time())
+        log = RunLog(str(self._task.args["run"]))
+        gates = log.seconds_per_gate(time.time())
         hostvars = (task_vars or {})["hostvars"]
         plan = self._task.args["plan"]
         head = hostvars[plan["head"]]
@@ -39,16 +48,27 @@ class ActionModule(ActionBase):
             "trial_backend": str((task_vars or {}).get("nccl_proof_backend") or "nccl"),
             "ray": self._ran(head, "ray_cluster_wait"),
             "acceptance": self._ran(head, "vllm_serve_acceptance"),
+            "waits": self._waits([hostvars[host["name"]] for host in plan["hosts"]]),
             "check_mode": self._task.check_mode,
             "gates": [(gate.number, gate.title, seconds) for gate, seconds in gates],
         }
         text = summary(values)
         display.display(text, color="green")
-        return {
-            "changed": False,
-            "summary": text.splitlines(),
+        figures = {
             "gates": [{"number": gate.number, "title": gate.title, "seconds": seconds} for gate, seconds in gates],
+            "waits": values["waits"],
         }
+        log.finish(figures)
+        return {"changed": False, "summary": text.splitlines(), **figures}
+
+    def _waits(self, hosts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Seconds in which the run waited for what is not its own work; hosts wait side by side."""
+        found = {}
+        for what, (name, field) in WAITS.items():
+            seconds = [float((self._ran(own, name) or {}).get(field) or 0.0) for own in hosts]
+            if max(seconds):
+                found[what] = max(seconds)
+        return found
 
     @staticmethod
     def _ran(own: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Whether Docker can give GPU, RDMA devices and locked memory to a container.
+"""Whether Docker can give GPU, RDMA devices, locked and shared memory to a container.
 
 PRIVATE to this collection.
 """
@@ -22,6 +22,10 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._findings import 
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 # What docker run --gpus starts (moby, daemon/nvidia_linux.go).
 _HOOK = "nvidia-container-runtime-hook"
+# Of /dev/shm, which the containers share with the host (--ipc host): Ray's object store takes 1 GiB of it, NCCL and torch take segments
+# beside it. The 64 MiB that containers and small virtual machines have make NCCL and Ray fail late; NVIDIA's own images ask for 1 GiB.
+LEAST_SHARED_MEMORY_GIB = 1.0
+SHARED_MEMORY = "/dev/shm"
 _TOOLKIT = "Install the NVIDIA Container Toolkit, then: sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker."
 
 
@@ -106,3 +110,18 @@ def judge_devices(
             )
         )
     return findings
+
+
+def judge_shared_memory(subject: str, total_gib: float) -> list[Finding]:
+    """C(total_gib): size of the host's /dev/shm."""
+    if total_gib >= LEAST_SHARED_MEMORY_GIB:
+        return []
+    return [
+        Finding(
+            "HOST.SHARED_MEMORY_SMALL",
+            ERROR,
+            subject,
+            f"{SHARED_MEMORY} has {total_gib:.3g} GiB; Ray and NCCL need {LEAST_SHARED_MEMORY_GIB:.3g} GiB of it or more.",
+            f"mount -o remount,size=50% {SHARED_MEMORY}, and the same size in /etc/fstab if it is set there.",
+        )
+    ]

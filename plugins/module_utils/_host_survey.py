@@ -231,6 +231,7 @@ def _containers_get_what_they_need(subject: str, wishes: runtime.ContainerWishes
     survey.facts["cdi"] = specifications
     survey.findings += runtime.judge_gpu_runtime(subject, wishes.gpu_arguments, docker, specifications)
     survey.findings += runtime.judge_devices(subject, wishes)
+    survey.findings += runtime.judge_shared_memory(subject, disks.measure(runtime.SHARED_MEMORY)["total_gib"])
     settings = ["/etc/systemd/logind.conf", *sorted(glob.glob("/etc/systemd/logind.conf.d/*.conf"))]
     remove_ipc = kernel.removes_ipc(kernel.read_text(path) for path in settings)
     survey.findings += kernel.judge_rootless(subject, bool(docker.get("rootless")), remove_ipc)

@@ -35,7 +35,8 @@ def summary(values: Mapping[str, Any]) -> str:
     """The summary of a run from what its gates returned.
 
     values: plan, choice (of image_selection), hosts (list of {name, teardown, memory_before, memory_after}), ray (of await_ranks),
-    rungs (of the ladder), trial (list of results of rank_trial), trial_backend, acceptance, gates (list of (number, title, seconds)), converged, check_mode.
+    rungs (of the ladder), trial (list of results of rank_trial), trial_backend, acceptance, gates (list of (number, title, seconds)),
+    waits (what to seconds), converged, check_mode.
     """
     plan, choice = values["plan"], values["choice"]
     first = "the engine" if plan["backend"] == MP else "Ray"
@@ -84,8 +85,13 @@ def summary(values: Mapping[str, Any]) -> str:
     # Tokens per second do not reveal a fallback to TCP, so it is said whether a trial has proven the transport.
     if len(plan["hosts"]) > 1 and not values["converged"] and not values["check_mode"]:
         lines += _row("transport", [transport_line(values.get("trial") or [], values.get("trial_backend") or "nccl")])
+    waits = ", ".join(f"{what} {seconds}" for what, seconds in (values.get("waits") or {}).items())
     lines += _row(
-        "seconds", [", ".join(f"gate {number} {title}: {seconds}" for number, title, seconds in values["gates"])]
+        "seconds",
+        [
+            ", ".join(f"gate {number} {title}: {seconds}" for number, title, seconds in values["gates"]),
+            f"waited for: {waits}" if waits else "",
+        ],
     )
     return "\n".join(lines)
 

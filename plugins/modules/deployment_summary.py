@@ -50,4 +50,5 @@ EXAMPLES = r"""
 RETURN = r"""
 summary: {description: The lines., returned: always, type: list, elements: str}
 gates: {description: Seconds of each gate., returned: always, type: list, elements: dict}
+waits: {description: Seconds in which the run waited for what is not its own work., returned: always, type: dict}
 """

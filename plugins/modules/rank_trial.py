@@ -103,12 +103,14 @@ RETURN = r"""
 steps: {description: What the program in the image said by step., returned: always, type: dict}
 bus_gbps: {description: Bus bandwidth of the all-reduce in Gbit/s. 0 where none ran., returned: always, type: float}
 transport: {description: As of M(dgxspark.serving.nccl_ib_check)., returned: always, type: dict}
+seconds: {description: How long the program ran., returned: always, type: float}
 log: {description: What NCCL and the engine have printed., returned: always, type: str}
 findings: {description: What is wrong., returned: always, type: list, elements: dict}
 """
 
 import os
 import tempfile
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -196,7 +198,9 @@ def main() -> None:
             tool_call_parser=options["tool_call_parser"],
             docker_arguments=options["docker_arguments"],
         )
+        began = time.monotonic()
         result = run_trial(trial)
+        seconds = round(time.monotonic() - began, 1)
     transport, findings = _transport(trial, result, options["allow_tcp"])
     finish(
         module,
@@ -205,6 +209,7 @@ def main() -> None:
         steps=result.steps,
         bus_gbps=result.bus_gbps,
         transport=transport,
+        seconds=seconds,
         log=result.log,
     )
 

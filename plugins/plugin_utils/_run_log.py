@@ -66,6 +66,10 @@ class RunLog:
         ends = [gate.started for gate in gates[1:]] + [now]
         return [(gate, round(end - gate.started, 1)) for gate, end in zip(gates, ends, strict=True)]
 
+    def finish(self, values: dict[str, Any]) -> None:
+        """Keep the figures of a run that has come to its end."""
+        (self.folder / "summary.json").write_text(json.dumps(values), encoding="utf-8")
+
     def say(self, topic: str, host: str, message: dict[str, Any]) -> None:
         """Leave a message for the other hosts' tasks; it replaces the host's earlier one on this topic."""
         path = self.folder / f"{topic}.{host}.json"

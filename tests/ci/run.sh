@@ -145,6 +145,10 @@ bench() {
         say "benchmark: registry_probe"
         DGXSPARK_CACHE=$cache python3 tests/bench/registry_probe.py
     fi
+    if [ "$part" = all ] || [ "$part" = overhead ]; then
+        say "benchmark: overhead of a deployment"
+        python3 tests/bench/overhead.py
+    fi
     if [ "$part" = all ] || [ "$part" = staging ]; then
         say "benchmark: staging"
         registry_program
@@ -165,6 +169,10 @@ staging() {
 
 full() {
     case "${1:-}" in
+    faults)
+        lab_up
+        e2e test_65_faults.py
+        ;;
     gates)
         lab_up
         e2e test_30_gates.py
@@ -188,6 +196,10 @@ full() {
         lab_up
         e2e test_70_mp.py
         ;;
+    sizes)
+        lab_up
+        e2e test_75_sizes.py
+        ;;
     preflight)
         lab_up
         e2e test_40_preflight.py
@@ -198,7 +210,7 @@ full() {
         staging
         ;;
     *)
-        echo "make test-full PART=...: gates, molecule, mp, preflight, registry, rollback, serving, staging" >&2
+        echo "make test-full PART=...: faults, gates, molecule, mp, preflight, registry, rollback, serving, sizes, staging" >&2
         exit 2
         ;;
     esac

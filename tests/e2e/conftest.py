@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -59,6 +60,42 @@ def run_playbook(*arguments: str, playbook: str = "deploy_qwen35.yml", inventory
     )
     print(done.stdout)
     return Run(done.returncode, done.stdout)
+
+
+class Deployment:
+    """A deployment that runs while something happens."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            playbook_command(*arguments),
+            cwd=CHECKOUT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.lines: list[str] = []
+
+    def until(self, words: str) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if words in line:
+                return
+        raise AssertionError(f"{words!r} never came: {''.join(self.lines)[-3000:]}")
+
+    def end(self) -> Run:
+        assert self.process.stdout is not None
+        self.lines += list(self.process.stdout)
+        print("".join(self.lines))
+        return Run(self.process.wait(), "".join(self.lines))
+
+    def kill(self) -> None:
+        """As a closed lid: nothing more comes from the control node, not even over connections that were open."""
+        self.process.send_signal(signal.SIGKILL)
+        subprocess.run(["pkill", "-KILL", "-s", str(self.process.pid)], check=False)
+        subprocess.run(["pkill", "-KILL", "-f", r"^ssh: .*\[mux\]"], check=False)
+        self.process.wait()
 
 
 def lab(*arguments: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +18,13 @@ import pytest
 import yaml
 from conftest import (
     CHECKOUT,
+    Deployment,
     Run,
     containers,
     identity,
     lab,
     nothing_of_ours_runs,
     on,
-    playbook_command,
     run_playbook,
     unit_state,
     what_ran_before_runs,
@@ -196,42 +195,6 @@ def test_a_wrong_answer_is_undone(zoo: dict[str, tuple[str, str]], mutated_model
     assert_as_before(zoo)
 
 
-class Deployment:
-    """A deployment that runs while something happens."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            playbook_command(*ZOO, *SOON, *arguments),
-            cwd=CHECKOUT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self.lines: list[str] = []
-
-    def until(self, words: str) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line)
-            if words in line:
-                return
-        raise AssertionError(f"{words!r} never came: {''.join(self.lines)[-3000:]}")
-
-    def end(self) -> Run:
-        assert self.process.stdout is not None
-        self.lines += list(self.process.stdout)
-        print("".join(self.lines))
-        return Run(self.process.wait(), "".join(self.lines))
-
-    def kill(self) -> None:
-        """As a closed lid: nothing more comes from the control node, not even over connections that were open."""
-        self.process.send_signal(signal.SIGKILL)
-        subprocess.run(["pkill", "-KILL", "-s", str(self.process.pid)], check=False)
-        subprocess.run(["pkill", "-KILL", "-f", r"^ssh: .*\[mux\]"], check=False)
-        self.process.wait()
-
-
 def wait_until_restored(zoo: dict[str, tuple[str, str]]) -> None:
     started = time.monotonic()
     while time.monotonic() - started < RESTORES_ITSELF_WITHIN_SECONDS:
@@ -250,7 +213,7 @@ def what_the_next_run_says() -> str:
 
 
 def test_a_second_run_is_refused_and_a_killed_one_is_undone_by_the_hosts(zoo: dict[str, tuple[str, str]]) -> None:
-    deployment = Deployment()
+    deployment = Deployment(*ZOO, *SOON)
     deployment.until("== Gate 7")
     second = run_playbook(*ZOO, playbook="playbooks/preflight.yml")
     second.assert_stopped_at("2")
@@ -264,7 +227,7 @@ def test_a_second_run_is_refused_and_a_killed_one_is_undone_by_the_hosts(zoo: di
 
 
 def test_a_run_that_is_killed_in_the_middle_of_the_teardown_is_undone(zoo: dict[str, tuple[str, str]]) -> None:
-    deployment = Deployment()
+    deployment = Deployment(*ZOO, *SOON)
     deployment.until("TASK [dgxspark.serving.service_teardown : Write the restore point")
     time.sleep(1.5)
     deployment.kill()
@@ -274,7 +237,7 @@ def test_a_run_that_is_killed_in_the_middle_of_the_teardown_is_undone(zoo: dict[
 def test_a_worker_whose_ssh_is_cut_restores_itself_and_the_head_is_brought_back(
     zoo: dict[str, tuple[str, str]],
 ) -> None:
-    deployment = Deployment()
+    deployment = Deployment(*ZOO, *SOON)
     deployment.until("] starting")
     on("spark-worker", "systemctl", "stop", "ssh.service", "ssh.socket", check=False)
     on("spark-worker", "sh", "-c", "mv /usr/sbin/sshd /usr/sbin/sshd.away; pkill -KILL sshd", check=False)
@@ -295,7 +258,7 @@ def test_a_worker_whose_ssh_is_cut_restores_itself_and_the_head_is_brought_back(
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_host_that_is_rebooted_restores_itself(zoo: dict[str, tuple[str, str]], host: str) -> None:
-    deployment = Deployment()
+    deployment = Deployment(*ZOO, *SOON)
     deployment.until("] starting")
     before = {name: zoo[name] for name in zoo}
     subprocess.run(["docker", "restart", "-t", "90", host], check=True, stdout=subprocess.DEVNULL)

@@ -1,24 +1,50 @@
-"""After the deployment: boot order, dead ranks, short memory, closed ports (make test-full PART=serving)."""
+"""After the deployment: secrets, closed ports, boot order, dead ranks, short memory (make test-full PART=serving)."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 
 import pytest
-from conftest import CHECKOUT, answers, lab, on, run_playbook, unit_state, wait_until
+from conftest import CHECKOUT, Run, answers, containers, lab, on, run_playbook, unit_state, wait_until
 
 HOSTS = ("spark-head", "spark-worker")
+# Room for some hundred tokens of the tiny model, and not for 4096.
+KV_CACHE_BYTES = 2_000_000
 # Two starts of Ray and of the engine on two cores.
 SERVES_AGAIN_WITHIN_SECONDS = 420
 
 
+# What the user gives to the run; two of them have no use here.
+SUDO_PASSWORD = "planted-sudo-password"
+PLANTED = {
+    "spark_hub_token": "hf_plantedhubtoken0123456789",
+    "spark_registry_password": "planted-registry-password",
+    "ansible_become_password": SUDO_PASSWORD,
+}
+# Where the secrets of the hosts belong, and nowhere else.
+SECRET_FILES = ("/etc/dgxspark/api-key", "/etc/dgxspark/ray-token")
+
+
+def set_sudo_password(password: str) -> None:
+    for host in HOSTS:
+        on(host, "sh", "-c", f"echo spark:{password} | chpasswd")
+
+
 @pytest.fixture(scope="module", autouse=True)
-def deployment() -> None:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Run:
     lab("reset")
-    run = run_playbook()
+    secrets = tmp_path_factory.mktemp("secrets") / "secrets.json"
+    secrets.write_text(json.dumps({**PLANTED, "spark_registry_username": "somebody"}))
+    set_sudo_password(SUDO_PASSWORD)
+    try:
+        run = run_playbook("-vvv", "-e", f"@{secrets}")
+    finally:
+        set_sudo_password("spark-lab")
     assert run.returncode == 0, run.output[-3000:]
+    return run
 
 
 def started_at(unit: str) -> str:
@@ -27,6 +53,28 @@ def started_at(unit: str) -> str:
 
 def engine_processes(host: str) -> str:
     return on(host, "pgrep", "-af", "^(VLLM::|ray::|.*vllm serve|.*raylet)", check=False)
+
+
+def what_hosts_show(host: str) -> str:
+    """Processes, units, journal, containers, and every file that the collection or the engine has written."""
+    folders = "/etc/systemd/system /etc/dgxspark /var/lib/dgxspark /opt/dgxspark /run/dgxspark /tmp /var/tmp /home/spark /root"
+    not_searched = " ".join(f"! -path {path}" for path in SECRET_FILES)
+    script = f"find {folders} -xdev -type f {not_searched} -print0 2>/dev/null | xargs -0 cat"
+    seen = on(host, "ps", "axww", "-o", "args") + json.dumps(containers(host))
+    seen += on(host, "journalctl", "--no-pager", "--all")
+    files = subprocess.run(["docker", "exec", host, "sh", "-c", script], capture_output=True, check=True).stdout
+    return seen + files.decode(errors="replace")
+
+
+def test_no_secret_in_the_output_or_on_a_host(deployment: Run) -> None:
+    key = on("spark-head", "cat", SECRET_FILES[0]).strip()
+    token = on("spark-head", "cat", SECRET_FILES[1]).strip()
+    secrets = {"API key": key, "Ray token": token, **PLANTED}
+    seen = {"output": deployment.output, **{host: what_hosts_show(host) for host in HOSTS}}
+    # A search that finds nothing at all would pass, too.
+    assert "TASK [" in seen["output"] and all("DGXSPARK_RUN=" in seen[host] for host in HOSTS)
+    found = [f"{name} in {place}" for name, secret in secrets.items() for place, text in seen.items() if secret in text]
+    assert found == []
 
 
 def test_every_port_but_ssh_and_the_api_is_silent_for_the_management_network() -> None:
@@ -90,6 +138,22 @@ def test_memory_that_falls_below_the_floor_ends_the_engine_and_not_the_host() ->
         on("spark-head", "pkill", "-f", "sleep 777", check=False)
         glutton.wait(timeout=30)
     wait_until(answers, SERVES_AGAIN_WITHIN_SECONDS)
+
+
+def test_a_context_that_does_not_fit_into_the_kv_cache_is_served_shorter() -> None:
+    """vLLM itself refuses: more utilization does not help with a KV cache of a fixed size, the length that it names does."""
+    longer = {"spark_max_model_len": 4096, "spark_engine_arguments": ["--kv-cache-memory-bytes", str(KV_CACHE_BYTES)]}
+    run = run_playbook("-e", json.dumps(longer))
+    assert run.returncode == 0, run.output[-3000:]
+    assert re.search(r"ladder, rung 1: utilization 0\.52 to 0\.\d+", run.output)
+    shorter = re.search(r"rung 2: max_model_len 4096 to (\d+): the longest that fits", run.output)
+    assert shorter and 128 <= int(shorter[1]) < 4096
+    assert "--max-model-len" in on("spark-head", "cat", "/etc/systemd/system/dgxspark-vllm.service")
+    assert answers()
+    # What worked is remembered: the same wish is served at once, and nothing is left to do.
+    again = run_playbook("-e", json.dumps(longer))
+    assert again.returncode == 0, again.output[-3000:]
+    assert set(again.changed.values()) == {0} and "ladder, rung" not in again.output
 
 
 def test_a_stop_leaves_no_process_behind() -> None:

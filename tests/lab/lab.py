@@ -12,7 +12,7 @@ from dgxlab.shell import LabError, in_parallel, inside, output, say
 
 IMAGES = {OLD_IMAGE: images.old, SERVING_IMAGE: images.serving, SERVICE_IMAGE: images.service}
 CACHE_FOLDERS = ["hosts", "wheels", "models", "debs", "rootfs-base", "rootfs-system"]
-MUTATIONS = ["no-arch", "no-reasoning", "wrong-answer"]
+MUTATIONS = ["faulty", "no-arch", "no-reasoning", "wrong-answer"]
 
 
 def up(count: int, *, fresh: bool) -> None:
@@ -88,7 +88,9 @@ def load(name: str, image: str) -> None:
 def mutation(kind: str) -> None:
     head = cluster.existing()[0]
     if kind == "no-arch":
-        cluster.make_no_arch_image(head)
+        cluster.make_image_without_architecture(head)
+    elif kind == "faulty":
+        cluster.make_faulty_image(head)
     else:
         model.put_on(head, kind)
         print(f"{MODEL_FOLDER}/{model.name(kind)}")

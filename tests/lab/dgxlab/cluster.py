@@ -11,6 +11,7 @@ from pathlib import Path
 from . import disks, images
 from .settings import (
     ENGINE_GPU_MIB,
+    FAULTY_IMAGE,
     LABEL,
     MANAGEMENT,
     NETWORKS,
@@ -119,17 +120,33 @@ def load(host: Host, image: str, name: str) -> None:
     inside(host.container, "docker", "image", "rm", image)
 
 
-def make_no_arch_image(host: Host) -> None:
-    """The serving image whose vLLM has forgotten the architecture. Made on the host: a copy would take a minute."""
-    if succeeds(["docker", "exec", host.container, "docker", "image", "inspect", NO_ARCH_IMAGE]):
+def make_image_without_architecture(host: Host) -> None:
+    """The serving image whose vLLM has forgotten the architecture."""
+    _make_derived_image(host, NO_ARCH_IMAGE, (images.SERVING_FOLDER / "forget_architecture.py").read_text())
+
+
+def make_faulty_image(host: Host) -> None:
+    """The serving image whose `vllm` fails at a moment that is chosen with --fault."""
+    program = (images.FAULTY_FOLDER / "vllm.py").read_text()
+    script = (
+        "import os, pathlib\n"
+        "os.rename('/usr/local/bin/vllm', '/usr/local/bin/vllm-real')\n"
+        f"pathlib.Path('/usr/local/bin/vllm').write_text({program!r})\n"
+        "os.chmod('/usr/local/bin/vllm', 0o755)\n"
+    )
+    _make_derived_image(host, FAULTY_IMAGE, script)
+
+
+def _make_derived_image(host: Host, name: str, script: str) -> None:
+    """The serving image after a Python script. Made on the host: a copy would take a minute."""
+    if succeeds(["docker", "exec", host.container, "docker", "image", "inspect", name]):
         return
-    say(f"making {NO_ARCH_IMAGE} on {host.container}")
-    script = images.SERVING_FOLDER / "forget_architecture.py"
-    container = "lab-build-no-arch"
+    say(f"making {name} on {host.container}")
+    container = "lab-build-derived"
     run(["docker", "exec", host.container, "docker", "rm", "-f", container], check=False)
     inner = ["docker", "run", "-i", "--name", container, "--network", "none", SERVING_IMAGE, "python3", "-"]
-    inside(host.container, *inner, stdin=script.read_text())
-    inside(host.container, "docker", "commit", "--change", images.SHELL, container, NO_ARCH_IMAGE)
+    inside(host.container, *inner, stdin=script)
+    inside(host.container, "docker", "commit", "--change", images.SHELL, container, name)
     inside(host.container, "docker", "rm", container)
 
 

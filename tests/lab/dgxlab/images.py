@@ -32,6 +32,7 @@ SHELL = 'CMD ["bash"]'  # instead of the command that made the image
 
 SERVICE_FOLDER = LAB / "image" / "service"
 SERVING_FOLDER = LAB / "image" / "serving"
+FAULTY_FOLDER = LAB / "image" / "faulty"
 HOST_FOLDER = LAB / "host"
 
 

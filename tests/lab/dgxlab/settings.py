@@ -52,6 +52,7 @@ OLD_IMAGE = "vllm-node:0.14"
 SERVING_IMAGE = "vllm-node:0.32"
 SERVICE_IMAGE = "lab-service:1"
 NO_ARCH_IMAGE = "vllm-node:no-arch"
+FAULTY_IMAGE = "vllm-node:faulty"
 
 MODEL_FOLDER = "/srv/models"
 MODEL = "qwen35-tiny"

@@ -101,6 +101,11 @@ def test_devices_and_locked_memory(ulimits: list[str], there: bool, ids: list[st
     assert [finding.id for finding in runtime.judge_devices("host", wishes, lambda _path: there)] == ids
 
 
+@pytest.mark.parametrize(("gib", "ids"), [(0.0625, ["HOST.SHARED_MEMORY_SMALL"]), (1.0, []), (60.0, [])])
+def test_shared_memory(gib: float, ids: list[str]) -> None:
+    assert [finding.id for finding in runtime.judge_shared_memory("host", gib)] == ids
+
+
 def test_host_without_rdma_needs_neither() -> None:
     assert runtime.judge_devices("host", runtime.ContainerWishes()) == []
 

@@ -65,6 +65,8 @@ def test_a_whole_run() -> None:
         assert line in found
     assert "http://192.168.200.12:8000/v1" in found
     assert "gate 0 host setup: 1.5" in found
+    assert "waited for: Ray 14.2, engine 40.0" in text(waits={"Ray": 14.2, "engine": 40.0})
+    assert "waited for" not in found
     # One host has no way to another.
     assert "transport" not in found
 
