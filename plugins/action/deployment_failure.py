@@ -8,15 +8,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 from ansible_collections.dgxspark.serving.plugins.plugin_utils._run_log import RunLog
+
+display = Display()
+
+# Mostly a slip in the user's arguments: to pull all other images for it would cost hours.
+_SAME_WITH_EVERY_IMAGE = ("ENGINE.ARGUMENT_REFUSED",)
 
 
 class ActionModule(ActionBase):
-    """Ends a failed run with one message: at which gate, why, and what runs now. Runs on the control node only."""
+    """Ends a failed run with one message: at which gate, why, and what runs now. Runs on the control node only.
+
+    It does not end where another candidate may serve and every host is as it was before.
+    """
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("run", "head", "rollback", "restore_seconds"))
+    _VALID_ARGS = frozenset(("run", "head", "rollback", "restore_seconds", "choice", "tried"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
@@ -32,7 +41,45 @@ class ActionModule(ActionBase):
         else:
             seconds = int(self._task.args.get("restore_seconds") or 0)
             lines += [self._restored(host, hostvars[host].get("service_teardown_restored"), seconds) for host in hosts]
-        return {"changed": False, "failed": True, "msg": "\n".join(lines), "gate": gates[-1].number if gates else ""}
+        goes_on = self._goes_on(hosts, hostvars)
+        choice, tried = self._task.args.get("choice") or {}, dict(self._task.args.get("tried") or {})
+        if goes_on:
+            tried[choice["image"]] = self._cause(hosts, hostvars)
+            display.display(
+                "\n".join([*lines, f"Another image may serve: {', '.join(choice['others'])}."]), color="red"
+            )
+        return {
+            "changed": False,
+            "failed": not goes_on,
+            "msg": "\n".join(lines),
+            "gate": gates[-1].number if gates else "",
+            "goes_on": goes_on,
+            "tried": tried,
+        }
+
+    def _goes_on(self, hosts: list[str], hostvars: Mapping[str, Any]) -> bool:
+        arguments = self._task.args
+        if not (arguments.get("choice") or {}).get("others") or not arguments.get("rollback", True):
+            return False
+        results = [hostvars[host].get("service_teardown_restored") or {} for host in hosts]
+        as_before = all(
+            "restored" in result and not result.get("failed") and not result.get("unreachable") for result in results
+        )
+        verdict = self._verdict(hosts, hostvars)
+        users_own = (verdict.get("cause") or {}).get("id") in _SAME_WITH_EVERY_IMAGE
+        return as_before and bool(verdict.get("next_candidate")) and not users_own
+
+    @staticmethod
+    def _verdict(hosts: list[str], hostvars: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What engine_diagnosis said, or nothing."""
+        for host in hosts:
+            found = hostvars[host].get("vllm_serve_diagnosis")
+            if isinstance(found, Mapping) and found.get("diagnosis"):
+                return found
+        return {}
+
+    def _cause(self, hosts: list[str], hostvars: Mapping[str, Any]) -> str:
+        return str(self._verdict(hosts, hostvars)["diagnosis"]).splitlines()[0].rstrip(".")
 
     @staticmethod
     def _reasons(hosts: list[str], hostvars: Mapping[str, Any]) -> list[str]:
@@ -44,15 +91,15 @@ class ActionModule(ActionBase):
                 found.append(reason)
         return found
 
-    @staticmethod
-    def _diagnosis(hosts: list[str], hostvars: Mapping[str, Any]) -> list[str]:
+    def _diagnosis(self, hosts: list[str], hostvars: Mapping[str, Any]) -> list[str]:
         """What the logs of all ranks say, and what was tried already."""
-        for host in hosts:
-            found = hostvars[host].get("vllm_serve_diagnosis")
-            if isinstance(found, Mapping) and found.get("diagnosis"):
-                tried = [f"tried already: {rung['why']}" for rung in hostvars[host].get("vllm_serve_rungs") or []]
-                return ["Diagnosis: " + found["diagnosis"], *tried]
-        return []
+        found = self._verdict(hosts, hostvars)
+        if not found:
+            return []
+        rungs: list[Mapping[str, Any]] = next(
+            (hostvars[host]["vllm_serve_rungs"] for host in hosts if hostvars[host].get("vllm_serve_rungs")), []
+        )
+        return ["Diagnosis: " + found["diagnosis"], *(f"tried already: {rung['why']}" for rung in rungs)]
 
     @staticmethod
     def _restored(host: str, result: Mapping[str, Any] | None, restore_seconds: int) -> str:

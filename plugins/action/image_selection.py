@@ -36,6 +36,7 @@ class ActionModule(ActionBase):
             "allow_unpinned",
             "prefer_local",
             "machines",
+            "tried",
             *_ACCESS,
         )
     )
@@ -55,6 +56,7 @@ class ActionModule(ActionBase):
             bool(arguments.get("allow_unpinned")),
             bool(arguments.get("prefer_local")),
             remembered.get("images") or {},
+            arguments.get("tried") or {},
         )
         choice = choose(
             candidates, probe["images"], probe["suitable"], str(arguments["head"]), wish, self._ask_registry

@@ -31,7 +31,8 @@ class Choice:
     """image: name of the chosen candidate on the hosts, empty when none fits; rejected: image and the reason, a line each.
 
     backend: with which it serves. pull: empty for an image that the head has; otherwise source (reference pinned by digest) and
-    digest. size: bytes to pull. pinned: the digest or id that stands for it in this run.
+    digest. size: bytes to pull. pinned: the digest or id that stands for it in this run. others: names on the hosts of those after it
+    that may serve, too; absent ones are not looked at yet.
     """
 
     image: str = ""
@@ -44,6 +45,7 @@ class Choice:
     pull: dict[str, str] = field(default_factory=dict)
     size: int = 0
     versions: dict[str, Any] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
     rejected: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[dict[str, Any]] = field(default_factory=list)
 
@@ -66,12 +68,16 @@ class Choice:
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user wants beside the preset's order. remembered: {digest, id} of what earlier runs took, by candidate."""
+    """What the user wants beside the preset's order. remembered: {digest, id} of what earlier runs took, by candidate.
+
+    tried: why an image (by its name on the hosts) did not serve, of those that this run has tried already.
+    """
 
     backend: str = RAY
     allow_unpinned: bool = False
     prefer_local: bool = False
     remembered: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    tried: Mapping[str, str] = field(default_factory=dict)
 
 
 def local_name(reference: str) -> str:
@@ -139,8 +145,11 @@ def choose(
         entry = by_name[local_name(name)]
         is_suitable, reference = str(entry["image"]) in suitable, ""
         try:
+            _check_tried(candidate, wish)
             if not entry.get("present"):
                 if choice.image:
+                    if _may_be_pulled(candidate, wish):
+                        choice.others.append(local_name(name))
                     continue
                 entry, is_suitable, reference = _from_registry(candidate, head, wish, ask_remote)
             else:
@@ -149,9 +158,21 @@ def choose(
         except _Rejected as rejected:
             choice.rejected.append(_rejection(name, rejected.reason, rejected.remedy, rejected.finding_id))
             continue
-        if not choice.image:
+        if choice.image:
+            choice.others.append(local_name(name))
+        else:
             _take(choice, candidate, entry, backend, reference)
     return choice
+
+
+def _may_be_pulled(candidate: Mapping[str, Any], wish: Wish) -> bool:
+    return not candidate.get("local") and ("@" in pull_reference(candidate, wish) or wish.allow_unpinned)
+
+
+def _check_tried(candidate: Mapping[str, Any], wish: Wish) -> None:
+    reason = wish.tried.get(local_name(str(candidate["image"])))
+    if reason:
+        raise _Rejected(f"did not serve in this run: {reason}", "", "IMAGE.DID_NOT_SERVE")
 
 
 def _from_registry(
@@ -161,7 +182,7 @@ def _from_registry(
     if candidate.get("local"):
         raise _Rejected(f"is not on {head}", "", "IMAGE.ABSENT")
     reference = pull_reference(candidate, wish)
-    if "@" not in reference and not wish.allow_unpinned:
+    if not _may_be_pulled(candidate, wish):
         raise _Rejected(
             f"is not on {head}, and its digest is not known: a tag alone may be another image tomorrow",
             f"Give its digest (candidates: digest), set spark_allow_unpinned: true, or on {head}: docker pull {name}",

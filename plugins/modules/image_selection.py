@@ -63,6 +63,10 @@ options:
     description: Architecture of each host, as C(uname -m) says. They must be the same.
     type: dict
     default: {}
+  tried:
+    description: Images that did not serve in this run, by their names on the hosts, and why. They are not chosen again.
+    type: dict
+    default: {}
   registry_username:
     description: User name at the registry. The default is what C(docker login) has stored on the head.
     type: str
@@ -96,5 +100,10 @@ backend: {description: With what it serves., returned: always, type: str}
 pinned: {description: Digest or id that stands for it in this run., returned: always, type: str}
 pull: {description: "What to pull: C(source), a reference by digest, and C(digest). Empty for an image that is there.", returned: always, type: dict}
 size: {description: Bytes to pull., returned: always, type: int}
+others:
+  description: Images after it that may serve, too, by their names on the hosts. Those that are not there have not been looked at.
+  returned: always
+  type: list
+  elements: str
 rejected: {description: Rejected candidates with reason and remedy., returned: always, type: list, elements: dict}
 """

@@ -10,7 +10,17 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
-from conftest import Deployment, Run, lab, nothing_of_ours_runs, on, run_playbook, wait_until, what_ran_before_runs
+from conftest import (
+    Deployment,
+    Run,
+    answers,
+    lab,
+    nothing_of_ours_runs,
+    on,
+    run_playbook,
+    wait_until,
+    what_ran_before_runs,
+)
 
 # A wait that has seen nothing move for so long ends: what hangs need not be waited for three minutes in each test.
 SOON = ("-e", '{"spark_preset_overrides": {"timeouts": {"engine_progress": 75}}}')
@@ -34,9 +44,10 @@ def everything_comes_back() -> Iterator[None]:
     assert nothing_of_ours_runs() == []
 
 
-def faulty(kind: str) -> tuple[str, ...]:
-    candidates = [{"image": "vllm-node:faulty", "engine": "vllm", "local": True}]
-    return "-e", json.dumps({"spark_candidates": candidates, "spark_engine_arguments": ["--fault", kind]})
+def faulty(kind: str, *others: str) -> tuple[str, ...]:
+    """An engine that fails, and images that may be tried after it."""
+    candidates = [{"image": image, "engine": "vllm", "local": True} for image in ("vllm-node:faulty", *others)]
+    return "-e", json.dumps({"spark_candidates": candidates, "ray_cluster_environment": {"LAB_FAULT": kind}})
 
 
 def words(run: Run) -> str:
@@ -154,3 +165,17 @@ def test_a_worker_that_goes_down_before_it_joins() -> None:
     started = time.monotonic()
     wait_until(lambda: what_ran_before_runs() == {}, RESTORES_ITSELF_WITHIN_SECONDS)
     print(f"the worker runs as before {time.monotonic() - started:.0f} s after its start")
+
+
+def test_an_image_that_cannot_serve_makes_room_for_the_next_candidate() -> None:
+    """The last of this file: it ends with a deployment."""
+    run = run_playbook(*faulty("no-kernel", "vllm-node:0.14", "vllm-node:0.32"))
+    assert run.returncode == 0, run.output[-3000:]
+    assert run.gates.count("9") == 2 and run.gates[-1] == "10"
+    assert "Another image may serve: vllm-node:0.32." in run.output
+    assert "rejected vllm-node:faulty: did not serve in this run: " in words(run)
+    assert "The image has no code for this GPU" in words(run)
+    assert answers()
+    # Two runs were at work on the hosts: the first has brought everything back, the second has stopped it again.
+    back = run_playbook(playbook="playbooks/rollback.yml")
+    assert back.returncode == 0, back.output[-3000:]

@@ -126,7 +126,7 @@ def make_image_without_architecture(host: Host) -> None:
 
 
 def make_faulty_image(host: Host) -> None:
-    """The serving image whose `vllm` fails at a moment that is chosen with --fault."""
+    """The serving image whose `vllm` fails at the moment that LAB_FAULT names."""
     program = (images.FAULTY_FOLDER / "vllm.py").read_text()
     script = (
         "import os, pathlib\n"

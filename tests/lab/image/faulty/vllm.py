@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Stand-in of the command `vllm` in the image vllm-node:faulty: the real engine, which fails at a chosen moment.
 
-`vllm serve ... --fault KIND`:
+LAB_FAULT in its environment says which:
+no-kernel: prints what an engine prints whose image has no code for the GPU, and ends with 1;
 graph-capture: prints what an engine on a GPU prints that runs out of memory while it captures graphs, and ends with 1;
 first-request, second-of-two: the real engine serves behind this program, and its core is killed when the first completion, or a
 second one at the same time, is asked for.
@@ -47,6 +48,14 @@ INFO 06-05 06:18:01 [kv_cache_utils.py:640] Maximum concurrency for 32,768 token
 ERROR 06-05 06:18:14 [core.py:500] EngineCore failed to start.
 RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
 """
+NO_KERNEL = """\
+INFO 06-05 06:14:02 [api_server.py:1287] vLLM API server version 0.9.0
+INFO 06-05 06:14:20 [core.py:65] Initializing a V1 LLM engine (v0.9.0)
+(VllmWorker rank=0 pid=71) INFO 06-05 06:14:31 [gpu_model_runner.py:1520] Starting to load model
+(VllmWorker rank=0 pid=71) ERROR 06-05 06:16:41 [multiproc_executor.py:470] RuntimeError: CUDA error: no kernel image is available for execution on the device
+RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+"""
+LOGS = {"graph-capture": GRAPH_CAPTURE, "no-kernel": NO_KERNEL}
 
 
 def kill_core() -> None:
@@ -125,13 +134,11 @@ def value_of(arguments: list[str], name: str, default: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    if "--fault" not in arguments:
+    fault = os.environ.get("LAB_FAULT")
+    if not fault:
         os.execv(REAL, [REAL, *arguments])
-    place = arguments.index("--fault")
-    fault = arguments[place + 1]
-    arguments = arguments[:place] + arguments[place + 2 :]
-    if fault == "graph-capture":
-        print(GRAPH_CAPTURE, flush=True)
+    if fault in LOGS:
+        print(LOGS[fault], flush=True)
         return 1
     host, port = value_of(arguments, "--host", "0.0.0.0"), int(value_of(arguments, "--port", "8000"))
     # The last of two equal options counts.

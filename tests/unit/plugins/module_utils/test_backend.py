@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 import pytest
+from ansible_collections.dgxspark.serving.plugins.filter.compile_cache import compile_cache_volume
 from ansible_collections.dgxspark.serving.plugins.filter.ladder import ladder_arguments
 from ansible_collections.dgxspark.serving.plugins.filter.systemd_arguments import systemd_arguments
 from ansible_collections.dgxspark.serving.plugins.module_utils._backend import (
@@ -103,6 +104,7 @@ def unit(made: dict[str, Any], name: str = "dgxspark-vllm.service.j2", **more: A
     environment = jinja2.Environment(trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {
         "dgxspark.serving.systemd_arguments": systemd_arguments,
+        "dgxspark.serving.compile_cache_volume": compile_cache_volume,
         "dgxspark.serving.ladder_arguments": ladder_arguments,
         "dgxspark.serving.backend_arguments": backend_arguments,
         "dgxspark.serving.rank_arguments": rank_arguments,
@@ -117,6 +119,7 @@ def unit(made: dict[str, Any], name: str = "dgxspark-vllm.service.j2", **more: A
         "vllm_serve_image_id": "sha256:1",
         "vllm_serve_nft": "/usr/sbin/nft",
         "vllm_serve_stop_seconds": 20,
+        "vllm_serve_compile_cache": "/var/lib/dgxspark/cache/compile/0123",
         **{f"vllm_serve_{name}": [] for name in ("arguments", "devices", "gpu_arguments", "ulimits")},
         **more,
     }

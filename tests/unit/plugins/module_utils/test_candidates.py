@@ -164,3 +164,23 @@ def test_each_refusal_of_a_registry_is_one_line() -> None:
 
     choice = choose([{"image": "org/a:1", "digest": D1}], entries, [], "head", Wish(), ask)
     assert choice.lines() == ["rejected org/a:1: Registry x cannot be reached", "  -> Check."]
+
+
+def test_what_was_tried_in_this_run_is_not_taken_again_and_those_after_it_are_named() -> None:
+    candidates = [
+        {"image": "a"},
+        {"image": "old"},
+        {"image": "b"},
+        {"image": "built", "local": True},
+        {"image": "bare:1"},
+        {"image": f"pinned@sha256:{'1' * 64}"},
+    ]
+    absent = [probed(name, present=False) for name in ("built", "bare:1", "pinned:111111111111")]
+    entries = [probed("a"), probed("old", findings=ERRORS), probed("b"), *absent]
+    first = choose(candidates, entries, ["a", "b"], "head")
+    # Neither what is on no host and in no registry, nor what may not be pulled, nor what cannot serve.
+    assert (first.image, first.others) == ("a", ["b", "pinned:111111111111"])
+    assert choose(candidates, entries, ["a", "b"], "head", Wish(allow_unpinned=True)).others[-2] == "bare:1"
+    second = choose(candidates, entries, ["a", "b"], "head", Wish(tried={"a": "no kernel"}))
+    assert (second.image, second.others) == ("b", ["pinned:111111111111"])
+    assert second.rejected[0]["reason"] == "did not serve in this run: no kernel"
