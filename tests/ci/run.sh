@@ -57,25 +57,82 @@ check() {
     ansible-lint --strict
 }
 
-# What is shipped: built, installed into an empty folder, and tested there.
-artefact() {
+# What is shipped: built and installed into an empty folder, outside the checkout: ansible-test takes its list of files from git when
+# there is one above it.
+build_artefact() {
     say "building and installing the artefact"
-    # Outside the checkout: ansible-test takes its list of files from git when there is one above it.
-    local artefact=$cache/artefact
+    artefact=$cache/artefact
     rm -rf "$artefact"
     ansible-galaxy collection build --force --output-path "$artefact" >/dev/null
     ansible-galaxy collection install --force --no-deps -p "$artefact/tree" "$artefact"/dgxspark-serving-*.tar.gz >/dev/null 2>&1
+}
+
+# The shipped files, tested where they were installed: ansible_test PYTHON_VERSION.
+ansible_test() {
     # ansible-test fetches an installer of pip that is not on PyPI: this stand-in takes the interpreter's own.
     local home=$cache/home
     mkdir -p "$home/.ansible/test/cache"
     cp tests/ci/get_pip_stub.py "$home/.ansible/test/cache/get_pip_24_2.py"
+    cp tests/ci/get_pip_stub.py "$home/.ansible/test/cache/get_pip_25_2.py"
     (
         cd "$artefact/tree/ansible_collections/dgxspark/serving"
-        export HOME=$home
-        say "ansible-test sanity on the artefact"
-        ansible-test sanity --local --python "$python_version"
+        say "ansible-test sanity on the artefact: $(ansible --version | head -1), Python $1"
+        HOME=$home ansible-test sanity --local --python "$1"
         say "ansible-test units on the artefact"
-        ansible-test units --local --python "$python_version"
+        HOME=$home ansible-test units --local --python "$1"
+    )
+}
+
+artefact() {
+    build_artefact
+    ansible_test "$python_version"
+}
+
+# Another environment beside the tools: environment NAME PYTHON PACKAGE...
+environment() {
+    local folder=$cache/$1 python=$2
+    shift 2
+    if [ "$(cat "$folder/complete" 2>/dev/null)" != "$*" ]; then
+        say "installing $*"
+        rm -rf "$folder"
+        "$python" -m venv "$folder"
+        "$folder/bin/pip" install -qq "$@"
+        echo "$*" >"$folder/complete"
+    fi
+}
+
+# A Python that the newest ansible-core runs on (3.12 or newer), of the PATH or of pyenv.
+newer_python() {
+    local found
+    for found in python3.13 python3.12 "$HOME"/.pyenv/versions/3.1[23]*/bin/python3; do
+        if "$found" -c 'import ensurepip' 2>/dev/null; then
+            command -v "$found"
+            return
+        fi
+    done
+    echo "PART=matrix needs Python 3.12 or 3.13 with ensurepip" >&2
+    return 1
+}
+
+# The newest ansible-core, and what Ansible Galaxy does with an upload.
+matrix() {
+    build_artefact
+    local python
+    python=$(newer_python)
+    environment venv-newest "$python" ansible-core==2.21.5 pytest==9.2.0 pytest-mock==3.17.0 pytest-xdist==3.8.0 \
+        jinja2==3.1.6 docker==7.2.0 requests==2.34.2 huggingface_hub==1.10.2 pyyaml
+    (
+        export PATH=$cache/venv-newest/bin:$PATH
+        ansible_test "$("$python" -c 'import sys; print("{}.{}".format(*sys.version_info))')"
+        say "syntax of the playbooks"
+        ansible-playbook --syntax-check -i inventories/spark_inventory deploy_qwen35.yml playbooks/*.yml
+    )
+    # galaxy-importer pins packages that the other tools need newer.
+    environment venv-importer python3 galaxy-importer==0.4.44
+    say "galaxy-importer"
+    (
+        cd "$artefact"
+        "$cache/venv-importer/bin/python" -m galaxy_importer.main "$(basename "$artefact"/dgxspark-serving-*.tar.gz)"
     )
 }
 
@@ -177,6 +234,9 @@ full() {
         lab_up
         e2e test_30_gates.py
         ;;
+    matrix)
+        matrix
+        ;;
     molecule)
         lab_up
         scenario_tests default "${scenarios[@]}"
@@ -210,7 +270,7 @@ full() {
         staging
         ;;
     *)
-        echo "make test-full PART=...: faults, gates, molecule, mp, preflight, registry, rollback, serving, sizes, staging" >&2
+        echo "make test-full PART=...: faults, gates, matrix, molecule, mp, preflight, registry, rollback, serving, sizes, staging" >&2
         exit 2
         ;;
     esac
