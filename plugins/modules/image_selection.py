@@ -20,6 +20,7 @@ author:
 extends_documentation_fragment:
   - dgxspark.serving.attributes
   - dgxspark.serving.attributes.control_node
+  - dgxspark.serving.registry
 options:
   candidates:
     description: Candidate images of the preset, best first.
@@ -67,19 +68,6 @@ options:
     description: Images that did not serve in this run, by their names on the hosts, and why. They are not chosen again.
     type: dict
     default: {}
-  registry_username:
-    description: User name at the registry. The default is what C(docker login) has stored on the head.
-    type: str
-  registry_password:
-    description: Password or token of O(registry_username).
-    type: str
-  registry_ca_path:
-    description: File with the certificates of the authorities that the registry's certificate may come from.
-    type: path
-  registry_plain_http:
-    description: Whether the registry is asked without TLS.
-    type: bool
-    default: false
 """
 
 EXAMPLES = r"""

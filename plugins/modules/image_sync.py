@@ -18,6 +18,8 @@ author:
   - dgxspark.serving contributors (@dgxspark)
 extends_documentation_fragment:
   - dgxspark.serving.attributes
+  - dgxspark.serving.registry
+  - dgxspark.serving.transfer
 attributes:
   check_mode:
     support: full
@@ -30,31 +32,14 @@ options:
     description: Reference of the image on the head.
     type: str
     required: true
-  role:
-    description: Whether this host offers the image (V(head)) or fetches it (V(worker)).
-    type: str
-    choices: [head, worker]
-    required: true
-  name:
-    description: Name of this host, under which it reports to the head.
-    type: str
-    required: true
   workers:
     description: Names of the hosts that fetch.
     type: list
     elements: str
     default: []
-  address:
-    description: Address of the head on the fabric.
-    type: str
-    required: true
   port:
     description: TCP port on which the head offers the image.
     type: int
-    required: true
-  token:
-    description: Secret of the run that hosts show each other.
-    type: str
     required: true
   source:
     description:
@@ -64,28 +49,10 @@ options:
   digest:
     description: Digest of the manifest, index or configuration that the image must have. Empty when it is not known.
     type: str
-  registry_username:
-    description: User name at the registry. The default is what C(docker login) has stored on the head.
-    type: str
-  registry_password:
-    description: Password or token of O(registry_username).
-    type: str
-  registry_ca_path:
-    description: File with the certificates of the authorities that the registry's certificate may come from.
-    type: path
-  registry_plain_http:
-    description: Whether the registry is asked without TLS.
-    type: bool
-    default: false
   spool_folder:
     description: Folder of the head where layers lie from their arrival until every host has the image.
     type: path
     default: /var/lib/dgxspark/cache/images
-  progress_path:
-    description:
-      - File in which the module says how far it is. A module whose file nobody asks for (M(dgxspark.serving.staging_progress))
-        for five minutes ends itself.
-    type: path
 """
 
 EXAMPLES = r"""

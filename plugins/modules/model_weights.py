@@ -20,6 +20,7 @@ author:
   - dgxspark.serving contributors (@dgxspark)
 extends_documentation_fragment:
   - dgxspark.serving.attributes
+  - dgxspark.serving.transfer
 attributes:
   check_mode:
     support: full
@@ -38,23 +39,10 @@ options:
         C(key_value_heads), C(max_position_embeddings). A difference is a failure.
     type: dict
     default: {}
-  role:
-    description: Whether this host offers the folder (V(head)) or fetches it (V(worker)).
-    type: str
-    choices: [head, worker]
-    required: true
-  name:
-    description: Name of this host, under which it reports to the head.
-    type: str
-    required: true
   workers:
     description: Names of the hosts that fetch to their fabric addresses.
     type: dict
     default: {}
-  address:
-    description: Address of the head on the fabric.
-    type: str
-    required: true
   port:
     description: TCP port on which hosts report to the head.
     type: int
@@ -62,10 +50,6 @@ options:
   rsync_port:
     description: TCP port of the rsync daemon on the head.
     type: int
-    required: true
-  token:
-    description: Secret of the run that hosts show each other.
-    type: str
     required: true
   repository:
     description: Name of the model on the Hugging Face hub, from which the head downloads it when its folder is not complete.
@@ -91,11 +75,6 @@ options:
         head's. It reads the whole model on every host.
     type: bool
     default: false
-  progress_path:
-    description:
-      - File in which the module says how far it is. A module whose file nobody asks for (M(dgxspark.serving.staging_progress))
-        for five minutes ends itself.
-    type: path
 """
 
 EXAMPLES = r"""

@@ -26,6 +26,7 @@ extends_documentation_fragment:
   - dgxspark.serving.attributes.actiongroup_spark
   - dgxspark.serving.engine
   - dgxspark.serving.findings
+  - dgxspark.serving.registry
 options:
   image:
     description: References or ids of images.
@@ -109,19 +110,6 @@ options:
   cache_path:
     description: Folder of the kept answers. The default is C(/var/lib/dgxspark/cache) for C(root), C(~/.cache/dgxspark) otherwise.
     type: path
-  registry_username:
-    description: User name at the registry, with O(source=remote). The default is what C(docker login) has stored on the host.
-    type: str
-  registry_password:
-    description: Password or token of O(registry_username).
-    type: str
-  registry_ca_path:
-    description: File with the certificates of the authorities that the registry's certificate may come from.
-    type: path
-  registry_plain_http:
-    description: Whether the registry is asked without TLS. Passwords are then sent in the clear.
-    type: bool
-    default: false
 author:
   - dgxspark.serving contributors (@dgxspark)
 seealso:

@@ -187,6 +187,33 @@ def wait_until(what: Callable[[], bool], seconds: float) -> float:
     return time.monotonic() - started
 
 
+def listening_ports(host: str) -> list[int]:
+    """Ports on which a host listens for other hosts."""
+    addresses = on(host, "sh", "-c", "ss -ltnH | awk '{print $4}'").split()
+    return sorted({int(address.rsplit(":", 1)[1]) for address in addresses if not address.startswith("127.")})
+
+
+def assert_only_ssh_and_the_api_answer(expected: set[int]) -> None:
+    """From the management network. expected: ports on which the head must listen, or nothing is shown."""
+    ports = listening_ports("spark-head")
+    assert {8000, *expected} <= set(ports)
+    seen = {port: lab("probe", str(port)).strip().splitlines()[-1] for port in ports if port != 22}
+    assert seen.pop(8000) == "open"
+    assert set(seen.values()) <= {"filtered", "closed"}, seen
+
+
+def reboot_both(order: tuple[str, str], limit_seconds: float) -> None:
+    """Stop both hosts, start them one after the other, and wait until the model answers again."""
+    for host in order:
+        subprocess.run(["docker", "stop", "-t", "90", host], check=True, stdout=subprocess.DEVNULL)
+    for host in order:
+        subprocess.run(["docker", "start", host], check=True, stdout=subprocess.DEVNULL)
+        # The second host is still off when the first is up.
+        time.sleep(15)
+    seconds = wait_until(answers, limit_seconds)
+    print(f"serving again {seconds:.0f} s after the second host was started")
+
+
 @pytest.fixture
 def mutated_model() -> Callable[[str], str]:
     """Puts a faulty model on the head and returns its folder: wrong-answer, no-reasoning."""

@@ -8,7 +8,19 @@ import subprocess
 import time
 
 import pytest
-from conftest import CHECKOUT, Run, answers, containers, lab, on, run_playbook, unit_state, wait_until
+from conftest import (
+    CHECKOUT,
+    Run,
+    answers,
+    assert_only_ssh_and_the_api_answer,
+    containers,
+    lab,
+    on,
+    reboot_both,
+    run_playbook,
+    unit_state,
+    wait_until,
+)
 
 HOSTS = ("spark-head", "spark-worker")
 # Room for some hundred tokens of the tiny model, and not for 4096.
@@ -78,12 +90,7 @@ def test_no_secret_in_the_output_or_on_a_host(deployment: Run) -> None:
 
 
 def test_every_port_but_ssh_and_the_api_is_silent_for_the_management_network() -> None:
-    listening = on("spark-head", "sh", "-c", "ss -ltnH | awk '{print $4}'").split()
-    ports = sorted({int(address.rsplit(":", 1)[1]) for address in listening if not address.startswith("127.")})
-    assert {6379, 8000} <= set(ports)
-    answers_of = {port: lab("probe", str(port)).strip().splitlines()[-1] for port in ports if port != 22}
-    assert answers_of.pop(8000) == "open"
-    assert set(answers_of.values()) <= {"filtered", "closed"}, answers_of
+    assert_only_ssh_and_the_api_answer({6379})
 
 
 def test_the_canary_says_ok() -> None:
@@ -101,14 +108,7 @@ def test_a_killed_engine_starts_again_although_it_ends_with_0() -> None:
 
 @pytest.mark.parametrize("order", [("spark-worker", "spark-head"), ("spark-head", "spark-worker")])
 def test_both_hosts_reboot_and_serve_again(order: tuple[str, str]) -> None:
-    for host in order:
-        subprocess.run(["docker", "stop", "-t", "90", host], check=True, stdout=subprocess.DEVNULL)
-    for host in order:
-        subprocess.run(["docker", "start", host], check=True, stdout=subprocess.DEVNULL)
-        # The second host is still off when the first is up.
-        time.sleep(15)
-    seconds = wait_until(answers, SERVES_AGAIN_WITHIN_SECONDS)
-    print(f"serving again {seconds:.0f} s after the second host was started")
+    reboot_both(order, SERVES_AGAIN_WITHIN_SECONDS)
 
 
 def test_memory_that_falls_below_the_floor_ends_the_engine_and_not_the_host() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 
 import pytest
 from conftest import (
     answers,
+    assert_only_ssh_and_the_api_answer,
     containers,
     lab,
     nothing_of_ours_runs,
     on,
+    reboot_both,
     run_playbook,
     unit_state,
     wait_until,
@@ -79,12 +80,7 @@ def test_a_second_run_changes_nothing() -> None:
 
 
 def test_what_the_ranks_listen_on_is_silent_for_the_management_network() -> None:
-    listening = on("spark-head", "sh", "-c", "ss -ltnH | awk '{print $4}'").split()
-    ports = sorted({int(address.rsplit(":", 1)[1]) for address in listening if not address.startswith("127.")})
-    assert {20121, 8000} <= set(ports)
-    answers_of = {port: lab("probe", str(port)).strip().splitlines()[-1] for port in ports if port != 22}
-    assert answers_of.pop(8000) == "open"
-    assert set(answers_of.values()) <= {"filtered", "closed"}, answers_of
+    assert_only_ssh_and_the_api_answer({20121})
 
 
 @pytest.mark.parametrize("host", HOSTS[::-1])
@@ -112,14 +108,7 @@ def test_a_rank_that_hangs_is_noticed_by_the_canary() -> None:
 
 @pytest.mark.parametrize("order", [HOSTS[::-1], HOSTS])
 def test_both_hosts_reboot_and_serve_again(order: tuple[str, str]) -> None:
-    for host in order:
-        subprocess.run(["docker", "stop", "-t", "90", host], check=True, stdout=subprocess.DEVNULL)
-    for host in order:
-        subprocess.run(["docker", "start", host], check=True, stdout=subprocess.DEVNULL)
-        # The second host is still off when the first is up.
-        time.sleep(15)
-    seconds = wait_until(answers, SERVES_AGAIN_WITHIN_SECONDS)
-    print(f"serving again {seconds:.0f} s after the second host was started")
+    reboot_both(order, SERVES_AGAIN_WITHIN_SECONDS)
 
 
 def test_a_stop_leaves_no_process_behind() -> None:
