@@ -9,6 +9,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.dgxspark.serving.plugins.module_utils._engine_command import SGLANG
 from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log_verdict import Diagnosis, diagnose
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import describe
 from ansible_collections.dgxspark.serving.plugins.module_utils._ladder import (
@@ -51,7 +52,8 @@ class ActionModule(ActionBase):
             "next_candidate": diagnosis.next_candidate,
             "diagnosis": self._words(diagnosis),
         }
-        if diagnosis.rung and arguments.get("climb", True):
+        # The rungs are arguments of vLLM; another engine makes room for the next candidate.
+        if diagnosis.rung and arguments.get("climb", True) and plan.get("serving_engine") != SGLANG:
             result.update(self._climbed(diagnosis.rung, plan, changes, taken))
         return result
 

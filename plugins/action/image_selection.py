@@ -11,7 +11,13 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.dgxspark.serving.plugins.module_utils._backend import RAY
-from ansible_collections.dgxspark.serving.plugins.module_utils._candidates import Choice, Wish, choose, local_name
+from ansible_collections.dgxspark.serving.plugins.module_utils._candidates import (
+    Choice,
+    Wish,
+    choose,
+    local_name,
+    requirements_of_engines,
+)
 
 display = Display()
 
@@ -46,6 +52,7 @@ class ActionModule(ActionBase):
         arguments, self._vars = self._task.args, task_vars
         candidates = [dict(candidate) for candidate in arguments["candidates"]]
         self._check_machines(arguments.get("machines") or {})
+        self._requirements, engines = requirements_of_engines(arguments["requirements"])
         names = list(dict.fromkeys(local_name(str(candidate["image"])) for candidate in candidates))
         probe = self._probe(names, {})
         if probe.get("failed"):
@@ -56,6 +63,7 @@ class ActionModule(ActionBase):
             bool(arguments.get("allow_unpinned")),
             bool(arguments.get("prefer_local")),
             remembered.get("images") or {},
+            engines,
             arguments.get("tried") or {},
         )
         choice = choose(
@@ -87,8 +95,8 @@ class ActionModule(ActionBase):
             module_args={
                 "image": images,
                 "architecture": [arguments["architecture"]],
-                "require": arguments["requirements"].get("require") or {},
-                "prefer": arguments["requirements"].get("prefer") or {},
+                "require": self._requirements["require"],
+                "prefer": self._requirements.get("prefer") or {},
                 **{
                     name: str(arguments[name])
                     for name in ("reasoning_parser", "tool_call_parser")

@@ -9,14 +9,9 @@ from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._ladder import (
     EngineSettings,
-    as_arguments,
     learned_key,
     recalled,
 )
-
-
-def ladder_arguments(changes: Mapping[str, Any]) -> list[str]:
-    return as_arguments(changes)
 
 
 def recalled_changes(known: Mapping[str, Any], plan: Mapping[str, Any], image_id: str) -> dict[str, Any]:
@@ -26,4 +21,4 @@ def recalled_changes(known: Mapping[str, Any], plan: Mapping[str, Any], image_id
 
 class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
-        return {"ladder_arguments": ladder_arguments, "recalled_changes": recalled_changes}
+        return {"recalled_changes": recalled_changes}

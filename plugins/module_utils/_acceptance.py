@@ -206,6 +206,21 @@ def _judge_stream(question: Mapping[str, Any], streamed: Streamed) -> list[Findi
     ]
 
 
+def judge_key(status: int) -> list[Finding]:
+    """status: what a request without the key gets."""
+    if status in (401, 403):
+        return []
+    return [
+        Finding(
+            "ACCEPTANCE.KEY_NOT_REQUIRED",
+            ERROR,
+            "acceptance",
+            f"A request without the key of the API got status {status}; expected is 401: everybody who reaches the port could use it.",
+            "Use another version of the engine, or close the port to others.",
+        )
+    ]
+
+
 def accept(
     questions: Sequence[Mapping[str, Any]],
     served_name: str,

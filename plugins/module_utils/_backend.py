@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How the ranks of a deployment are brought together: C(ray), or C(mp), vLLM's own way over several hosts that needs no Ray.
+"""How the ranks of a deployment are brought together: C(ray), or C(mp), the engine's own way over several hosts that needs no Ray.
 
 Everything that differs between the two is here: ports, arguments of the engine, the file of its environment. C(auto) takes Ray
 where the chosen image has it, and is C(ray) or C(mp) from the image selection on.
@@ -70,7 +70,12 @@ def with_backend(plan: Mapping[str, Any], choice: Mapping[str, Any]) -> dict[str
     backend = str(choice.get("backend") or plan["backend"])
     if backend == AUTO and choice.get("image"):
         backend = RAY if (choice.get("versions") or {}).get("ray") else MP
-    return {**plan, "backend": backend, "environment_file": ENVIRONMENT_FILES[MP if backend == MP else RAY]}
+    return {
+        **plan,
+        "backend": backend,
+        "environment_file": ENVIRONMENT_FILES[MP if backend == MP else RAY],
+        "serving_engine": str(choice.get("engine") or "vllm"),
+    }
 
 
 def backend_arguments(plan: Mapping[str, Any]) -> list[str]:

@@ -18,9 +18,11 @@ from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._backend import AUTO, MP, RAY
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, WARNING
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_probe import Contents
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_verdict import judge_package
 
 # Engines that role vllm_serve can run.
-SERVED_ENGINES = ("vllm",)
+SERVED_ENGINES = ("vllm", "sglang")
 _DIGEST = re.compile(r"(?P<name>[^@]+)@(?P<digest>sha256:[0-9a-f]{64})")
 # Digits of a digest that name an image which has no tag: as Docker shows ids.
 _SHORT = 12
@@ -70,6 +72,7 @@ class Choice:
 class Wish:
     """What the user wants beside the preset's order. remembered: {digest, id} of what earlier runs took, by candidate.
 
+    engines: which version an engine must have, by engine: a requirement on one engine says nothing about images of another.
     tried: why an image (by its name on the hosts) did not serve, of those that this run has tried already.
     """
 
@@ -77,6 +80,7 @@ class Wish:
     allow_unpinned: bool = False
     prefer_local: bool = False
     remembered: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    engines: Mapping[str, Any] = field(default_factory=dict)
     tried: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -161,7 +165,7 @@ def choose(
         if choice.image:
             choice.others.append(local_name(name))
         else:
-            _take(choice, candidate, entry, backend, reference)
+            _take(choice, candidate, entry, backend, reference, wish)
     return choice
 
 
@@ -212,8 +216,9 @@ def _check_digest(candidate: Mapping[str, Any], entry: Mapping[str, Any], head: 
 
 def _judge(candidate: Mapping[str, Any], entry: Mapping[str, Any], is_suitable: bool, wish: Wish) -> str:
     """The backend with which it serves. Raises _Rejected."""
-    if not is_suitable:
-        errors = [finding for finding in entry["findings"] if finding["severity"] == ERROR]
+    errors = [finding for finding in entry["findings"] if finding["severity"] == ERROR]
+    errors += [finding for finding in _engine_version(entry, wish) if finding["severity"] == ERROR]
+    if not is_suitable or errors:
         raise _Rejected(
             "; ".join(finding["message"].rstrip(".") for finding in errors)
             or "registry_probe does not find it suitable",
@@ -229,10 +234,30 @@ def _judge(candidate: Mapping[str, Any], entry: Mapping[str, Any], is_suitable: 
     return _backend(candidate, entry, wish)
 
 
+def _engine_version(entry: Mapping[str, Any], wish: Wish) -> list[dict[str, Any]]:
+    engine = str(entry.get("engine") or "")
+    if engine not in wish.engines:
+        return []
+    version = entry.get("engine_version") or None
+    contents = Contents(engine=engine, engine_version=str(version or ""), versions={engine: version})
+    found = judge_package(str(entry["image"]), contents, engine, wish.engines[engine], ERROR)
+    return [found.as_dict()] if found else []
+
+
+def requirements_of_engines(requirements: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """C(requirements) of a preset without what is asked of engines, and that, by engine."""
+    require = dict(requirements.get("require") or {})
+    engines = {name: require.pop(name) for name in SERVED_ENGINES if name in require}
+    return {**requirements, "require": require}, engines
+
+
 def _backend(candidate: Mapping[str, Any], entry: Mapping[str, Any], wish: Wish) -> str:
     versions = entry.get("versions")
     has_ray = versions is None or bool(versions.get("ray"))
     able = [str(name) for name in candidate.get("backends") or (RAY, MP)]
+    if entry.get("engine") == "sglang":
+        # It brings its ranks together by itself.
+        able = [name for name in able if name == MP]
     if not has_ray:
         able = [name for name in able if name != RAY]
     if wish.backend != AUTO:
@@ -248,14 +273,17 @@ def _backend(candidate: Mapping[str, Any], entry: Mapping[str, Any], wish: Wish)
     return RAY if RAY in able else able[0]
 
 
-def _take(choice: Choice, candidate: Mapping[str, Any], entry: Mapping[str, Any], backend: str, reference: str) -> None:
+def _take(
+    choice: Choice, candidate: Mapping[str, Any], entry: Mapping[str, Any], backend: str, reference: str, wish: Wish
+) -> None:
     choice.image, choice.image_id = local_name(str(candidate["image"])), str(entry["id"])
     choice.engine, choice.engine_version = str(entry["engine"]), str(entry["engine_version"])
     choice.backend = backend
     choice.reason = str(candidate.get("reason") or "first suitable candidate")
     choice.pinned = digest_of(candidate) or choice.image_id
     choice.versions = dict(entry.get("versions") or {})
-    choice.warnings = [finding for finding in entry["findings"] if finding["severity"] == WARNING]
+    found = [*entry["findings"], *_engine_version(entry, wish)]
+    choice.warnings = [finding for finding in found if finding["severity"] == WARNING]
     if reference:
         # A tag becomes the digest that it means now: all hosts get that, whatever happens to the tag meanwhile.
         digest = str((entry.get("digests") or [""])[0]).rpartition("@")[2]

@@ -118,6 +118,10 @@ class ChatApi:
         except (OSError, ValueError) as error:
             return Streamed(error=str(error) or type(error).__name__, seconds=time.monotonic() - started)
 
+    def status_without_key(self) -> int:
+        """What a stranger gets. Raises OSError."""
+        return int(requests.get(self._address("models"), timeout=self.timeout).status_code)
+
     def served_name(self) -> str:
         """Name of the first model that is served. Raises OSError or ValueError."""
         response = requests.get(self._address("models"), headers=self._headers, timeout=self.timeout)

@@ -108,7 +108,7 @@ def judge(image: str, contents: Contents, wishes: Wishes) -> list[Finding]:
     findings += _judge_nccl_conf(image, contents)
     for severity, wanted in ((ERROR, wishes.require), (WARNING, wishes.prefer)):
         for name, wish in wanted.items():
-            finding = _judge_package(image, contents, name, wish, severity)
+            finding = judge_package(image, contents, name, wish, severity)
             if finding:
                 findings.append(finding)
     return findings
@@ -368,7 +368,8 @@ def _judge_nccl_conf(image: str, contents: Contents) -> list[Finding]:
     ]
 
 
-def _judge_package(image: str, contents: Contents, name: str, wish: Any, severity: str) -> Finding | None:
+def judge_package(image: str, contents: Contents, name: str, wish: Any, severity: str) -> Finding | None:
+    """What is wrong with the version of one package; wish: true, false or a requirement such as C(>=0.17)."""
     identity = f"REQUIRE.{re.sub(r'[^A-Z0-9]+', '_', name.upper())}"
     version = contents.versions.get(name)
     if wish is False:

@@ -399,6 +399,7 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
         "candidates": [dict(candidate) for candidate in preset["candidates"]],
         "requirements": _requirements(preset, options.backend),
         "engine": dict(preset["engine"]),
+        "parallel": dict(preset["parallel"]),
         "engine_arguments": engine_arguments(preset, options),
         "environment": {key: str(value) for key, value in (preset["engine"].get("environment") or {}).items()},
         "memory": {**memory_need(preset, world_size), "reserve_gib": float(preset["memory"]["reserve_gib"])},

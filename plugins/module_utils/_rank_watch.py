@@ -18,17 +18,34 @@ WAITING, READY, FAILED = "waiting", "ready", "failed"
 # Lines of the log that a failure shows.
 TAIL_LINES = 15
 
-# Phases of an engine's start in their order, with the line that shows each. vLLM 0.14 to 0.32 print these words.
+# Phases of an engine's start in their order, with the line that shows each. vLLM 0.14 to 0.32 and SGLang 0.5 print these words.
 ENGINE_PHASES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("starting", re.compile(r"vLLM API server version|Initializing a V1 LLM engine|non-default args")),
+    (
+        "starting",
+        re.compile(r"vLLM API server version|Initializing a V1 LLM engine|non-default args|server_args=ServerArgs"),
+    ),
     ("placing ranks", re.compile(r"placement group|RayWorkerProc|world_size=\d+ rank=\d+")),
-    ("connecting ranks", re.compile(r"rank \d+ in world size \d+|NCCL version|backend=(?:nccl|gloo)")),
-    ("loading weights", re.compile(r"Loading (?:safetensors )?(?:checkpoint shards|weights)|Starting to load model")),
-    ("profiling memory", re.compile(r"Model loading took|Loading weights took|Memory profiling")),
+    (
+        "connecting ranks",
+        re.compile(r"rank \d+ in world size \d+|NCCL version|backend=(?:nccl|gloo)|Init torch distributed"),
+    ),
+    (
+        "loading weights",
+        re.compile(r"Loading (?:safetensors )?(?:checkpoint shards|weights)|Starting to load model|Load weight begin"),
+    ),
+    ("profiling memory", re.compile(r"Model loading took|Loading weights took|Memory profiling|Load weight end")),
     ("compiling", re.compile(r"torch\.compile|Compiling a graph|Dynamo bytecode|Using cache directory")),
-    ("sizing the KV cache", re.compile(r"GPU KV cache size|CPU KV cache size|KV cache size|# GPU blocks")),
-    ("capturing graphs", re.compile(r"Capturing CUDA graph|Graph capturing")),
-    ("starting the API", re.compile(r"Starting vLLM API server|Application startup complete|init engine .* took")),
+    (
+        "sizing the KV cache",
+        re.compile(
+            r"GPU KV cache size|CPU KV cache size|KV cache size|# GPU blocks|KV Cache is allocated|Memory pool end"
+        ),
+    ),
+    ("capturing graphs", re.compile(r"Capturing CUDA graph|Graph capturing|Capture cuda graph begin")),
+    (
+        "starting the API",
+        re.compile(r"Starting vLLM API server|Application startup complete|init engine .* took|Uvicorn running on"),
+    ),
 )
 _SHARDS = re.compile(r"checkpoint shards:.*?\|\s*(\d+)/(\d+)")
 # Lines that come again and again without anything moving: they are not progress.

@@ -115,7 +115,8 @@ def rsync_daemon(folder: str, address: str, port: int, token: str, clients: Sequ
             (secrets_path, f"{RSYNC_USER}:{token}\n"),
             (
                 config_path,
-                f"uid = root\ngid = root\nuse chroot = no\nmunge symlinks = no\naddress = {address}\nport = {port}\n"
+                # A fabric has no name server: each connection would wait for an answer that does not come.
+                f"uid = root\ngid = root\nuse chroot = no\nmunge symlinks = no\nreverse lookup = no\naddress = {address}\nport = {port}\n"
                 f"[{RSYNC_MODULE}]\npath = {folder}\nread only = yes\nauth users = {RSYNC_USER}\n"
                 f"secrets file = {secrets_path}\nhosts allow = {' '.join(clients)}\nexclude = {PARTIAL_FOLDER} {INCOMING_FOLDER}\n",
             ),

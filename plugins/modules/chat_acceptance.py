@@ -11,7 +11,7 @@ short_description: Ask the served model questions and judge the answers
 version_added: 0.1.0
 description:
   - Sends real chat completions to an OpenAI compatible API and checks content, reasoning, tool call and usage, three requests in
-    a row, two at a time, and one streamed. Measures tokens per second and the time to the first token.
+    a row, two at a time, and one streamed, and that nobody is answered without the key. Measures tokens per second and the time to the first token.
   - The questions and what must come back belong to the preset.
 author:
   - dgxspark.serving contributors (@dgxspark)
@@ -101,6 +101,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._acceptance impor
     REQUESTS_AT_A_TIME,
     Expected,
     accept,
+    judge_key,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._chat_api import ChatApi, read_key
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import (
@@ -138,6 +139,11 @@ def main() -> None:
     acceptance = accept(
         options["questions"], options["served_name"], options["max_tokens"], expected, api.post, api.stream
     )
+    if api.key and not acceptance.failed:
+        try:
+            acceptance.findings += judge_key(api.status_without_key())
+        except OSError as error:
+            module.fail_json(msg=f"The API has answered with the key, and a request without it fails: {error}")
     single = acceptance.answers[:-REQUESTS_AT_A_TIME] or acceptance.answers
     result: dict[str, Any] = {
         "changed": False,

@@ -12,7 +12,7 @@ from dgxlab.shell import LabError, in_parallel, inside, output, say
 
 IMAGES = {OLD_IMAGE: images.old, SERVING_IMAGE: images.serving, SERVICE_IMAGE: images.service}
 CACHE_FOLDERS = ["hosts", "wheels", "models", "debs", "rootfs-base", "rootfs-system"]
-MUTATIONS = ["faulty", "no-arch", "no-reasoning", "wrong-answer"]
+MUTATIONS = ["faulty", "no-arch", "no-reasoning", "sglang", "wrong-answer"]
 
 
 def up(count: int, *, fresh: bool) -> None:
@@ -91,6 +91,8 @@ def mutation(kind: str) -> None:
         cluster.make_image_without_architecture(head)
     elif kind == "faulty":
         cluster.make_faulty_image(head)
+    elif kind == "sglang":
+        cluster.make_sglang_image(head)
     else:
         model.put_on(head, kind)
         print(f"{MODEL_FOLDER}/{model.name(kind)}")

@@ -21,6 +21,7 @@ from .settings import (
     REPOSITORY,
     SERVICE_IMAGE,
     SERVING_IMAGE,
+    SGLANG_IMAGE,
     Host,
     all_hosts,
 )
@@ -137,14 +138,24 @@ def make_faulty_image(host: Host) -> None:
     _make_derived_image(host, FAULTY_IMAGE, script)
 
 
-def _make_derived_image(host: Host, name: str, script: str) -> None:
+def make_sglang_image(host: Host) -> None:
+    """The serving image with the package of SGLang and a stand-in of its server."""
+    build = "/var/tmp/lab-sglang"
+    run(["docker", "exec", host.container, "mkdir", "-p", f"{build}/wheels"])
+    docker("cp", f"{images.SGLANG_FOLDER}/.", f"{host.container}:{build}")
+    docker("cp", f"{images.sglang_wheel()}/.", f"{host.container}:{build}/wheels")
+    script = (images.SGLANG_FOLDER / "install.py").read_text()
+    _make_derived_image(host, SGLANG_IMAGE, script, "-v", f"{build}:/build:ro")
+
+
+def _make_derived_image(host: Host, name: str, script: str, *options: str) -> None:
     """The serving image after a Python script. Made on the host: a copy would take a minute."""
     if succeeds(["docker", "exec", host.container, "docker", "image", "inspect", name]):
         return
     say(f"making {name} on {host.container}")
     container = "lab-build-derived"
     run(["docker", "exec", host.container, "docker", "rm", "-f", container], check=False)
-    inner = ["docker", "run", "-i", "--name", container, "--network", "none", SERVING_IMAGE, "python3", "-"]
+    inner = ["docker", "run", "-i", "--name", container, "--network", "none", *options, SERVING_IMAGE, "python3", "-"]
     inside(host.container, *inner, stdin=script)
     inside(host.container, "docker", "commit", "--change", images.SHELL, container, name)
     inside(host.container, "docker", "rm", container)

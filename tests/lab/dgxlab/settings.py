@@ -53,6 +53,7 @@ SERVING_IMAGE = "vllm-node:0.32"
 SERVICE_IMAGE = "lab-service:1"
 NO_ARCH_IMAGE = "vllm-node:no-arch"
 FAULTY_IMAGE = "vllm-node:faulty"
+SGLANG_IMAGE = "sglang-node:0.5"
 
 MODEL_FOLDER = "/srv/models"
 MODEL = "qwen35-tiny"

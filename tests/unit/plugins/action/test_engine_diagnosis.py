@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.dgxspark.serving.plugins.action import engine_diagnosis
-from ansible_collections.dgxspark.serving.plugins.filter.ladder import ladder_arguments, recalled_changes
+from ansible_collections.dgxspark.serving.plugins.filter.ladder import recalled_changes
+from ansible_collections.dgxspark.serving.plugins.module_utils._ladder import as_arguments
 
 PLAN = {
     "preset": "p",
@@ -57,7 +58,7 @@ def test_a_cache_that_is_too_small_leads_to_a_rung_that_is_remembered(run: Any) 
     assert found["cause"]["id"] == "ENGINE.KV_CACHE_TOO_SMALL"
     facts = found["ansible_facts"]
     assert facts["vllm_serve_climbed"] == {"max_model_len": 105696}
-    assert ladder_arguments(facts["vllm_serve_climbed"]) == ["--max-model-len", "105696"]
+    assert as_arguments(facts["vllm_serve_climbed"]) == ["--max-model-len", "105696"]
     # The next deployment begins with it, unless the user asks for something else, the image or the hosts differ.
     learned = facts["vllm_serve_learned"]
     assert recalled_changes(learned, PLAN, "sha256:1") == {"max_model_len": 105696}

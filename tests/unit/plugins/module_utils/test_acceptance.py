@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.dgxspark.serving.plugins.module_utils._acceptance import Expected, accept
+from ansible_collections.dgxspark.serving.plugins.module_utils._acceptance import Expected, accept, judge_key
 from ansible_collections.dgxspark.serving.plugins.module_utils._chat_api import Streamed
 
 QUESTIONS = [
@@ -131,3 +131,8 @@ def test_after_a_wrong_answer_nothing_is_streamed() -> None:
     server = Server(completion("5"), tool_completion())
     result = accept(QUESTIONS, "qwen35", 64, Expected(), server, lambda body: pytest.fail("was asked"))
     assert result.failed and result.first_token_seconds == 0
+
+
+@pytest.mark.parametrize(("status", "ids"), [(401, []), (403, []), (200, ["ACCEPTANCE.KEY_NOT_REQUIRED"])])
+def test_the_key_is_required(status: int, ids: list[str]) -> None:
+    assert [finding.id for finding in judge_key(status)] == ids

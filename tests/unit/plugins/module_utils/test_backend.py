@@ -12,7 +12,6 @@ from typing import Any
 import jinja2
 import pytest
 from ansible_collections.dgxspark.serving.plugins.filter.compile_cache import compile_cache_volume
-from ansible_collections.dgxspark.serving.plugins.filter.ladder import ladder_arguments
 from ansible_collections.dgxspark.serving.plugins.filter.systemd_arguments import systemd_arguments
 from ansible_collections.dgxspark.serving.plugins.module_utils._backend import (
     backend_arguments,
@@ -22,6 +21,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._backend import (
     rank_arguments,
     with_backend,
 )
+from ansible_collections.dgxspark.serving.plugins.module_utils._engine_command import engine_command
 from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import closed_ports
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_needs import fabric_ports, needed_ports
 
@@ -105,8 +105,7 @@ def unit(made: dict[str, Any], name: str = "dgxspark-vllm.service.j2", **more: A
     environment.filters |= {
         "dgxspark.serving.systemd_arguments": systemd_arguments,
         "dgxspark.serving.compile_cache_volume": compile_cache_volume,
-        "dgxspark.serving.ladder_arguments": ladder_arguments,
-        "dgxspark.serving.backend_arguments": backend_arguments,
+        "dgxspark.serving.engine_command": engine_command,
         "dgxspark.serving.rank_arguments": rank_arguments,
         "regex_replace": lambda text, _pattern, prefix: prefix + text,
     }

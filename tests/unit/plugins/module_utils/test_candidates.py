@@ -9,6 +9,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._candidates impor
     choose,
     local_name,
     pull_reference,
+    requirements_of_engines,
 )
 
 
@@ -49,22 +50,22 @@ def test_absent_wrong_digest_and_other_engine_are_rejected() -> None:
         {"image": "absent"},
         {"image": "mine", "local": True},
         {"image": "pinned", "digest": "sha256:1"},
-        {"image": "sglang"},
+        {"image": "other"},
     ]
     entries = [
         probed("absent", present=False),
         probed("mine", present=False),
         probed("pinned", digests=["pinned@sha256:2"]),
-        probed("sglang", engine="sglang"),
+        probed("other", engine="other"),
     ]
-    choice = choose(candidates, entries, ["pinned", "sglang"], "spark-1")
+    choice = choose(candidates, entries, ["pinned", "other"], "spark-1")
     assert choice.image == ""
     reasons = {entry["image"]: (entry["id"], entry["remedy"]) for entry in choice.rejected}
     assert reasons["absent"][0] == "IMAGE.UNPINNED"
     assert reasons["absent"][1].endswith("on spark-1: docker pull absent")
     assert reasons["mine"] == ("IMAGE.ABSENT", "")
     assert reasons["pinned"][0] == "IMAGE.DIGEST"
-    assert reasons["sglang"][0] == "IMAGE.ENGINE"
+    assert reasons["other"][0] == "IMAGE.ENGINE"
 
 
 def test_a_right_digest_is_taken() -> None:
@@ -184,3 +185,19 @@ def test_what_was_tried_in_this_run_is_not_taken_again_and_those_after_it_are_na
     second = choose(candidates, entries, ["a", "b"], "head", Wish(tried={"a": "no kernel"}))
     assert (second.image, second.others) == ("b", ["pinned:111111111111"])
     assert second.rejected[0]["reason"] == "did not serve in this run: no kernel"
+
+
+def test_sglang_serves_without_ray_and_needs_no_version_of_vllm() -> None:
+    requirements, engines = requirements_of_engines(
+        {"require": {"vllm": ">=0.17", "ray": True}, "prefer": {"nccl": "2"}}
+    )
+    assert requirements == {"require": {"ray": True}, "prefer": {"nccl": "2"}} and engines == {"vllm": ">=0.17"}
+    candidates = [{"image": "old"}, {"image": "s"}]
+    entries = [probed("old", engine_version="0.14.1"), probed("s", engine="sglang", engine_version="0.5.11")]
+    choice = choose(candidates, entries, ["old", "s"], "head", Wish("auto", engines=engines))
+    assert (choice.image, choice.engine, choice.backend) == ("s", "sglang", "mp")
+    assert choice.rejected[0]["reason"] == "vllm >=0.17 is needed, the image has vllm 0.14.1"
+    assert choice.rejected[0]["id"] == "REQUIRE.VLLM"
+    over_ray = choose(candidates, entries, ["old", "s"], "head", Wish(engines=engines))
+    assert over_ray.image == ""
+    assert "cannot serve with the backend ray, only with mp" in over_ray.rejected[1]["reason"]
