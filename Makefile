@@ -12,7 +12,7 @@ test: ## all tests of a change
 check: ## everything that needs no Docker
 	$(RUN) check
 
-test-full: ## what is too long for every change: make test-full PART=faults, gates, matrix, molecule, mp, preflight, registry, rollback, serving, sizes or staging
+test-full: ## what is too long for every change: make test-full PART=faults, gates, matrix, molecule, mp, preflight, registry, rollback, serving, sglang, sizes or staging
 	$(RUN) full $(PART)
 
 bench: ## how fast registry_probe, staging and a whole run are, against the promises; PART=probe, overhead or staging for one

@@ -256,6 +256,10 @@ full() {
         lab_up
         e2e test_70_mp.py
         ;;
+    sglang)
+        lab_up
+        e2e test_80_sglang.py
+        ;;
     sizes)
         lab_up
         e2e test_75_sizes.py
@@ -270,7 +274,7 @@ full() {
         staging
         ;;
     *)
-        echo "make test-full PART=...: faults, gates, matrix, molecule, mp, preflight, registry, rollback, serving, sizes, staging" >&2
+        echo "make test-full PART=...: faults, gates, matrix, molecule, mp, preflight, registry, rollback, serving, sglang, sizes, staging" >&2
         exit 2
         ;;
     esac
