@@ -183,6 +183,12 @@ def lab(*arguments: str) -> None:
     subprocess.run([sys.executable, "tests/lab/lab.py", *arguments], cwd=CHECKOUT, check=True, capture_output=True)
 
 
+def host_setup() -> None:
+    """The libraries that gate 0 brings."""
+    command = ["ansible-playbook", "playbooks/host_setup.yml", "-i", INVENTORY]
+    subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True)
+
+
 def left_behind(hosts: int = 2) -> list[str]:
     """What a run must not leave: listening ports, rsync, progress files, spooled layers, partial files."""
     found = []

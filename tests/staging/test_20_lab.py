@@ -18,7 +18,6 @@ import pytest
 from conftest import make_model
 from lab_hosts import (
     HEAD,
-    INVENTORY,
     MODELS,
     WORKER,
     Run,
@@ -27,6 +26,7 @@ from lab_hosts import (
     build,
     end,
     forget_image,
+    host_setup,
     image_of,
     lab,
     left_behind,
@@ -58,12 +58,7 @@ def sums(host: str, folder: str = FOLDER) -> str:
 @pytest.fixture(scope="module", autouse=True)
 def pair() -> Iterator[None]:
     """On the head: two images that share all but their last layer, and a model."""
-    subprocess.run(
-        ["ansible-playbook", "playbooks/host_setup.yml", "-i", INVENTORY],
-        cwd=Path(__file__).resolve().parents[2],
-        check=True,
-        capture_output=True,
-    )
+    host_setup()
     build(FIRST, BASE, 60, 1)
     build(SECOND, FIRST, 8, 2)
     with tempfile.TemporaryDirectory() as folder:
