@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> None:
     from sglang.srt.server_args import prepare_server_args
 
     server_args = prepare_server_args(arguments)
-    if server_args.node_rank == 0:
+    if not int(server_args.node_rank or 0):
         from sglang.srt.entrypoints.http_server import app
 
         with open(KEY_FILE, encoding="utf-8") as handle:

@@ -43,21 +43,22 @@ async def passed_on(path: str, request: Request) -> Response:
 
 
 def vllm_command(server_args: Any) -> list[str]:
+    rank, hosts = int(server_args.node_rank or 0), int(server_args.nnodes or 1)
     address, _colon, port = (server_args.dist_init_addr or "127.0.0.1:0").rpartition(":")
     command = [
         *("python3", "/opt/stand-in/vllm-command", "serve", server_args.model_path),
         *("--served-model-name", server_args.served_model_name),
         *("--host", "127.0.0.1", "--port", str(INNER_PORT)),
-        *("--tensor-parallel-size", str(server_args.tp_size), "--max-model-len", str(server_args.context_length)),
-        *("--max-num-seqs", str(server_args.max_running_requests), "--enforce-eager", "--language-model-only"),
+        *("--tensor-parallel-size", server_args.tensor_parallel_size, "--max-model-len", server_args.context_length),
+        *("--max-num-seqs", server_args.max_running_requests, "--enforce-eager", "--language-model-only"),
         *("--reasoning-parser", server_args.reasoning_parser),
         *("--enable-auto-tool-choice", "--tool-call-parser", server_args.tool_call_parser),
         *("--distributed-executor-backend", "mp"),
     ]
-    if server_args.nnodes > 1:
-        command += ["--nnodes", str(server_args.nnodes), "--node-rank", str(server_args.node_rank)]
+    if hosts > 1:
+        command += ["--nnodes", str(hosts), "--node-rank", str(rank)]
         command += ["--master-addr", address, "--master-port", port]
-    return command + (["--headless"] if server_args.node_rank else [])
+    return command + (["--headless"] if rank else [])
 
 
 def launch_server(server_args: Any) -> None:
@@ -66,7 +67,7 @@ def launch_server(server_args: Any) -> None:
         print(HANG, flush=True)
         time.sleep(3600)
     engine = subprocess.Popen(vllm_command(server_args), env={**os.environ, "PYTHONPATH": "/opt/stand-in"})
-    if server_args.node_rank:
+    if int(server_args.node_rank or 0):
         raise SystemExit(engine.wait())
     # As the real server: the page answers when the engine does.
     while engine.poll() is None:
@@ -75,4 +76,4 @@ def launch_server(server_args: Any) -> None:
                 break
         except httpx.HTTPError:
             time.sleep(1)
-    uvicorn.run(app, host=server_args.host, port=server_args.port, log_level="info")
+    uvicorn.run(app, host=server_args.host, port=int(server_args.port), log_level="info")

@@ -1,7 +1,7 @@
 """Make the serving image one of SGLang: the real package of SGLang without what needs a GPU, in front of the lab's vLLM.
 
-Runs in a container of the serving image, with this folder and a wheel of SGLang at /build. Its model registry, its parsers and its
-arguments are the real ones. Its server is a stand-in (http_server.py): the real one cannot be imported without a GPU.
+Runs in a container of the serving image, with this folder and a wheel of SGLang at /build. Its model registry, its parsers and the names
+of its arguments are the real ones. What is imported is a stand-in: the real modules do not import without a GPU.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ SITE = Path("/usr/local/lib/python3.11/dist-packages")
 BUILD = Path("/build")
 # Where no Python looks: an image of SGLang has no vLLM.
 HIDDEN = Path("/opt/stand-in")
-# The real function also looks for GPUs; the arguments themselves are parsed by the real parser.
-PREPARE = """
-
-def prepare_server_args(argv):
-    parser = argparse.ArgumentParser()
-    ServerArgs.add_cli_args(parser)
-    return parser.parse_args(argv)
-"""
+STAND_INS = {
+    "server_args.py": "srt/server_args.py",
+    "http_server.py": "srt/entrypoints/http_server.py",
+    "launch_server.py": "launch_server.py",
+    "utils.py": "srt/utils/__init__.py",
+}
 
 
 def main() -> None:
@@ -31,10 +29,11 @@ def main() -> None:
     shutil.move("/usr/local/bin/vllm", HIDDEN / "vllm-command")
     with zipfile.ZipFile(next(BUILD.glob("wheels/sglang-*.whl"))) as wheel:
         wheel.extractall(SITE)
-    server_args = SITE / "sglang" / "srt" / "server_args.py"
-    server_args.write_text(server_args.read_text() + PREPARE)
-    shutil.copy(BUILD / "http_server.py", SITE / "sglang" / "srt" / "entrypoints" / "http_server.py")
-    shutil.copy(BUILD / "launch_server.py", SITE / "sglang" / "launch_server.py")
+    package = SITE / "sglang"
+    shutil.copy(package / "srt" / "server_args.py", HIDDEN / "sglang_server_args.py")
+    for name, place in STAND_INS.items():
+        shutil.copy(BUILD / name, package / place)
+    (package / "__init__.py").write_text("")
 
 
 if __name__ == "__main__":
