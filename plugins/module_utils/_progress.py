@@ -30,6 +30,8 @@ _END_SECONDS = 10
 
 
 def _end_with_an_exception(_number: int, _frame: Any) -> None:
+    # Once: a second one would break into what tidies up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit("The run has ended.")
 
 
@@ -75,11 +77,15 @@ class Progress:
                 self.write()
                 if last_visit(self.path) < time.time() - ABANDONED_SECONDS:
                     os.kill(os.getpid(), signal.SIGTERM)
+                    return
 
-        threading.Thread(target=repeat, daemon=True).start()
+        thread = threading.Thread(target=repeat, daemon=True)
+        thread.start()
 
         def end() -> None:
             ended.set()
+            # It must neither write the file again nor take the missing visit for a run that has gone.
+            thread.join()
             for path in (self.path, f"{self.path}.visit"):
                 if os.path.exists(path):
                     os.unlink(path)
@@ -96,8 +102,9 @@ def _end_predecessors(path: str) -> None:
         process = read(other).get("pid")
         deadline = time.monotonic() + _END_SECONDS
         with contextlib.suppress(OSError):
-            while process and _is_ours(process) and time.monotonic() < deadline:
+            if process and _is_ours(process):
                 os.kill(process, signal.SIGTERM)
+            while process and _is_ours(process) and time.monotonic() < deadline:
                 time.sleep(0.2)
         for left in (other, f"{other}.visit"):
             with contextlib.suppress(FileNotFoundError):

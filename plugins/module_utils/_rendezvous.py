@@ -231,12 +231,17 @@ class Target:
         return connection.getresponse()
 
     def fetch(self, path: str) -> http.client.HTTPResponse:
-        """The offered bytes as a file. Waits for the offer; raises RendezvousError when there is none."""
+        """The offered bytes as a file. Waits for the offer; raises RendezvousError when there is none.
+
+        An offer of another run, which knows another token, is one that the head is about to end.
+        """
         deadline = time.monotonic() + OFFER_WAIT_SECONDS
         while True:
             try:
                 response = self.request("GET", path)
-                break
+                if response.status != 403 or time.monotonic() > deadline:
+                    break
+                time.sleep(0.5)
             except OSError as error:
                 if time.monotonic() > deadline:
                     raise RendezvousError(

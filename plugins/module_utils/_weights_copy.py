@@ -14,7 +14,6 @@ import ctypes
 import os
 import re
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -23,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
+from ansible_collections.dgxspark.serving.plugins.module_utils._listeners import listeners
 from ansible_collections.dgxspark.serving.plugins.module_utils._model_folder import (
     INCOMING_FOLDER,
     NOT_OF_THE_MODEL,
@@ -34,6 +34,7 @@ RSYNC_USER = "dgxspark"
 RSYNC_MODULE = "model"
 # It starts in milliseconds; a loaded host may need longer.
 DAEMON_START_SECONDS = 10
+DAEMON_AGAIN_SECONDS = 0.5
 # One stream fills no link of 200 Gbit/s; on a Spark four do what its disk can.
 STREAMS = 4
 # Seconds without a byte, after which rsync gives up a connection.
@@ -124,25 +125,54 @@ def rsync_daemon(folder: str, address: str, port: int, token: str, clients: Sequ
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as handle:
                 handle.write(content)
         log = open(f"{scratch}/log", "w+", encoding="utf-8")  # noqa: SIM115 - lives as long as the daemon
+        process = None
         try:
-            process = subprocess.Popen(
-                ["rsync", "--daemon", "--no-detach", f"--config={config_path}", "--log-file=/dev/stderr"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=_end_with_parent,
-            )
-        except FileNotFoundError as error:
-            raise ModelFolderError(
-                "rsync is not installed on the head; it offers the weights to the workers. Install package rsync."
-            ) from error
-        try:
-            _wait_until_listening(process, address, port, log)
+            process = _listening_daemon(config_path, f"{address}:{port}", log)
             yield
         finally:
-            process.terminate()
-            process.wait()
+            if process:
+                process.terminate()
+                process.wait()
             log.close()
+
+
+def _listening_daemon(config_path: str, place: str, log: IO[str]) -> subprocess.Popen[bytes]:
+    """Start the daemon, again while its port is still held. Raises ModelFolderError."""
+    deadline, port = time.monotonic() + DAEMON_START_SECONDS, int(place.rpartition(":")[2])
+    process = _start_daemon(config_path, log)
+    while not _listens(process, port):
+        if process.poll() is not None:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(DAEMON_AGAIN_SECONDS)
+            process = _start_daemon(config_path, log)
+        elif time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    else:
+        return process
+    process.terminate()
+    process.wait()
+    log.seek(0)
+    words = log.read().strip().splitlines()
+    raise ModelFolderError(
+        f"The rsync daemon for the weights does not listen at {place}: {words[-1] if words else 'it said nothing'}"
+    )
+
+
+def _start_daemon(config_path: str, log: IO[str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            ["rsync", "--daemon", "--no-detach", f"--config={config_path}", "--log-file=/dev/stderr"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=_end_with_parent,
+        )
+    except FileNotFoundError as error:
+        raise ModelFolderError(
+            "rsync is not installed on the head; it offers the weights to the workers. Install package rsync."
+        ) from error
 
 
 def _end_with_parent() -> None:
@@ -150,19 +180,9 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _wait_until_listening(process: subprocess.Popen[bytes], address: str, port: int, log: IO[str]) -> None:
-    deadline = time.monotonic() + DAEMON_START_SECONDS
-    while True:
-        try:
-            socket.create_connection((address, port), timeout=1).close()
-            return
-        except OSError as error:
-            if process.poll() is not None or time.monotonic() > deadline:
-                log.seek(0)
-                raise ModelFolderError(
-                    f"The rsync daemon for the weights does not listen at {address}:{port}: {log.read().strip() or error}"
-                ) from error
-        time.sleep(0.05)
+def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
+    """Whether this very process does. The daemon of a run that was broken off may hold the port for some moments."""
+    return any(entry.pid == process.pid for entry in listeners([port]))
 
 
 def partial_bytes(root: str) -> int:

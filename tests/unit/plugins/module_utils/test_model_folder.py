@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.dgxspark.serving.plugins.module_utils import _model_folder as model_folder
+from ansible_collections.dgxspark.serving.plugins.module_utils import _rendezvous as rendezvous
 from ansible_collections.dgxspark.serving.plugins.module_utils import _weights_copy as weights_copy
 from ansible_collections.dgxspark.serving.plugins.module_utils._hub_cache import mount_of
 from ansible_collections.dgxspark.serving.plugins.module_utils._model_folder import (
@@ -194,12 +195,33 @@ def test_check_mode_copies_nothing_and_says_how_much(model: Path, tmp_path: Path
     assert not (tmp_path / "target").exists()
 
 
-def test_a_worker_without_the_token_gets_nothing() -> None:
+def test_a_worker_without_the_token_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "OFFER_WAIT_SECONDS", 0.3)
     port = free_port()
     with Source("127.0.0.1", port, "right", {"manifest": lambda: iter([b"{}"])}):
         with pytest.raises(Exception, match="refuses /manifest with status 403"):
             Target("worker", "127.0.0.1", port, "wrong").fetch("manifest")
         assert Target("worker", "127.0.0.1", port, "right").fetch("manifest").read() == b"{}"
+
+
+@needs_rsync
+def test_the_port_of_a_daemon_that_is_about_to_end_is_waited_for(model: Path) -> None:
+    port = free_port()
+    held = socket.create_server(("127.0.0.1", port))
+    threading.Timer(0.7, held.close).start()
+    with weights_copy.rsync_daemon(str(model), "127.0.0.1", port, "token", ["127.0.0.1"]):
+        assert socket.create_connection(("127.0.0.1", port), timeout=5).recv(8) == b"@RSYNCD:"
+
+
+@needs_rsync
+def test_a_port_that_stays_taken_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights_copy, "DAEMON_START_SECONDS", 0.3)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as held,
+        pytest.raises(ModelFolderError, match=r"does not listen at 127\.0\.0\.1:.*in use"),
+        weights_copy.rsync_daemon(str(model), "127.0.0.1", held.getsockname()[1], "token", ["127.0.0.1"]),
+    ):
+        pass
 
 
 def test_a_head_gives_up_on_a_silent_worker() -> None:
