@@ -154,10 +154,9 @@ def _listening_daemon(config_path: str, place: str, log: IO[str]) -> subprocess.
     process.terminate()
     process.wait()
     log.seek(0)
-    words = log.read().strip().splitlines()
-    raise ModelFolderError(
-        f"The rsync daemon for the weights does not listen at {place}: {words[-1] if words else 'it said nothing'}"
-    )
+    # The last line only names the exit code.
+    words = "; ".join(log.read().strip().splitlines()[-2:])
+    raise ModelFolderError(f"The rsync daemon for the weights does not listen at {place}: {words or 'it said nothing'}")
 
 
 def _start_daemon(config_path: str, log: IO[str]) -> subprocess.Popen[bytes]:
