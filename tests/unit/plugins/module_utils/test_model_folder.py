@@ -218,7 +218,7 @@ def test_a_port_that_stays_taken_is_named(model: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(weights_copy, "DAEMON_START_SECONDS", 0.3)
     with (
         socket.create_server(("127.0.0.1", 0)) as held,
-        pytest.raises(ModelFolderError, match=r"does not listen at 127\.0\.0\.1:.*in use"),
+        pytest.raises(ModelFolderError, match=r"does not listen at 127\.0\.0\.1:.*unable to bind"),
         weights_copy.rsync_daemon(str(model), "127.0.0.1", held.getsockname()[1], "token", ["127.0.0.1"]),
     ):
         pass
