@@ -49,6 +49,7 @@ class ActionModule(ActionBase):
             "changed": False,
             "cause": diagnosis.cause.as_dict() if diagnosis.cause else None,
             "rung": None,
+            "next_attempt": None,
             "next_candidate": diagnosis.next_candidate,
             "diagnosis": self._words(diagnosis),
         }
@@ -60,7 +61,7 @@ class ActionModule(ActionBase):
     def _climbed(
         self, rung: Rung, plan: Mapping[str, Any], changes: dict[str, Any], taken: list[Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """The facts for the next attempt, and what to remember if it serves."""
+        """What the next attempt is made with, and what to remember if it serves."""
         display.display(f"   ladder, rung {rung.number}: {rung.why}", color="yellow")
         rungs = [*taken, rung.as_dict()]
         key = learned_key(
@@ -71,11 +72,7 @@ class ActionModule(ActionBase):
         learned[key]["changes"] = {**changes, **rung.changes}
         return {
             "rung": rung.as_dict(),
-            "ansible_facts": {
-                "vllm_serve_rungs": rungs,
-                "vllm_serve_climbed": {**changes, **rung.changes},
-                "vllm_serve_learned": learned,
-            },
+            "next_attempt": {"rungs": rungs, "changes": {**changes, **rung.changes}, "learned": learned},
         }
 
     @staticmethod

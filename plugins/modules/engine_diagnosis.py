@@ -71,6 +71,14 @@ EXAMPLES = r"""
 RETURN = r"""
 cause: {description: As of M(dgxspark.serving.engine_log_check)., returned: always, type: dict}
 rung: {description: The next rung. Null where none helps., returned: always, type: dict}
+next_attempt:
+  description: What the next attempt is made with. Null without a rung.
+  returned: always
+  type: dict
+  contains:
+    rungs: {description: "Rungs that were taken, with this one.", type: list, elements: dict}
+    changes: {description: Values that differ from the plan., type: dict}
+    learned: {description: What to remember if it serves., type: dict}
 next_candidate: {description: Whether another image or engine may do better., returned: always, type: bool}
 diagnosis: {description: The cause with its remedy and evidence for a terminal. Empty where none was found., returned: always, type: str}
 """

@@ -56,11 +56,11 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_cache_that_is_too_small_leads_to_a_rung_that_is_remembered(run: Any) -> None:
     found = run(TOO_SMALL)
     assert found["cause"]["id"] == "ENGINE.KV_CACHE_TOO_SMALL"
-    facts = found["ansible_facts"]
-    assert facts["vllm_serve_climbed"] == {"max_model_len": 105696}
-    assert as_arguments(facts["vllm_serve_climbed"]) == ["--max-model-len", "105696"]
+    facts = found["next_attempt"]
+    assert facts["changes"] == {"max_model_len": 105696}
+    assert as_arguments(facts["changes"]) == ["--max-model-len", "105696"]
     # The next deployment begins with it, unless the user asks for something else, the image or the hosts differ.
-    learned = facts["vllm_serve_learned"]
+    learned = facts["learned"]
     assert recalled_changes(learned, PLAN, "sha256:1") == {"max_model_len": 105696}
     assert recalled_changes(learned, PLAN, "sha256:2") == {}
     assert recalled_changes(learned, {**PLAN, "engine": {**PLAN["engine"], "max_model_len": 65536}}, "sha256:1") == {}
@@ -68,14 +68,14 @@ def test_a_cache_that_is_too_small_leads_to_a_rung_that_is_remembered(run: Any) 
 
 def test_what_was_changed_before_stays_changed(run: Any) -> None:
     first = run(TOO_SMALL, changes={"utilization": 0.82}, rungs=[])
-    assert first["ansible_facts"]["vllm_serve_climbed"] == {"utilization": 0.82, "max_model_len": 105696}
-    assert first["ansible_facts"]["vllm_serve_rungs"] == [first["rung"]]
+    assert first["next_attempt"]["changes"] == {"utilization": 0.82, "max_model_len": 105696}
+    assert first["next_attempt"]["rungs"] == [first["rung"]]
 
 
 def test_after_a_failure_that_is_none_of_memory_nothing_is_climbed(run: Any) -> None:
     found = run("vllm serve: error: unrecognized arguments: --no-such-argument\n")
     assert found["rung"] is None
-    assert "ansible_facts" not in found
+    assert found["next_attempt"] is None
     assert "--no-such-argument" in found["diagnosis"]
 
 
