@@ -20,6 +20,9 @@ INVENTORY = "inventories/lab_inventory"
 # A deployment of the lab takes about two minutes; one that hangs must not take CI with it.
 PLAYBOOK_TIMEOUT_SECONDS = 900
 
+# What a run prints when the engine's unit has just been started. Its phases are no such sign: a busy machine passes over some.
+ENGINE_STARTS = "TASK [dgxspark.serving.vllm_serve : Wait until the engine answers]"
+
 _RECAP = re.compile(r"^(\S+)\s+: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
 
 

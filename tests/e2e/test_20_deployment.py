@@ -15,6 +15,7 @@ from collections.abc import Callable
 import pytest
 from conftest import (
     CHECKOUT,
+    ENGINE_STARTS,
     containers,
     identity,
     lab,
@@ -72,7 +73,7 @@ def test_a_lost_worker_ends_the_wait_and_everything_comes_back(embeddings_before
     lines, killed_at = [], 0.0
     for line in process.stdout:
         lines.append(line)
-        if "] starting" in line and not killed_at:
+        if ENGINE_STARTS in line and not killed_at:
             killed_at = time.monotonic()
             on("spark-worker", "docker", "kill", "dgxspark-ray")
     process.wait()

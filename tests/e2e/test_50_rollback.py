@@ -18,6 +18,7 @@ import pytest
 import yaml
 from conftest import (
     CHECKOUT,
+    ENGINE_STARTS,
     Deployment,
     Run,
     containers,
@@ -219,7 +220,7 @@ def test_a_second_run_is_refused_and_a_killed_one_is_undone_by_the_hosts(zoo: di
     second = run_playbook(*ZOO, playbook="playbooks/preflight.yml")
     second.assert_stopped_at("2")
     assert "has been at work on this host since" in " ".join(second.output.split())
-    deployment.until("] starting")
+    deployment.until(ENGINE_STARTS)
     deployment.kill()
     wait_until_restored(zoo)
     text = what_the_next_run_says()
@@ -239,7 +240,7 @@ def test_a_worker_whose_ssh_is_cut_restores_itself_and_the_head_is_brought_back(
     zoo: dict[str, tuple[str, str]],
 ) -> None:
     deployment = Deployment(*ZOO, *SOON)
-    deployment.until("] starting")
+    deployment.until(ENGINE_STARTS)
     on("spark-worker", "systemctl", "stop", "ssh.service", "ssh.socket", check=False)
     on("spark-worker", "sh", "-c", "mv /usr/sbin/sshd /usr/sbin/sshd.away; pkill -KILL sshd", check=False)
     try:
@@ -275,7 +276,7 @@ def test_a_host_that_is_rebooted_restores_itself_without_a_control_node(
     zoo: dict[str, tuple[str, str]], host: str
 ) -> None:
     deployment = Deployment(*ZOO, *SOON)
-    deployment.until("] starting")
+    deployment.until(ENGINE_STARTS)
     deployment.kill()
     reboot(zoo, host)
     wait_until_restored(zoo)
@@ -287,7 +288,7 @@ def test_a_host_that_is_rebooted_restores_itself_without_a_control_node(
 def test_a_host_that_loses_its_power_is_noticed_by_the_run(zoo: dict[str, tuple[str, str]]) -> None:
     """Who brings it back, the run or the host, is a matter of seconds; both may try."""
     deployment = Deployment(*ZOO, *SOON)
-    deployment.until("] starting")
+    deployment.until(ENGINE_STARTS)
     reboot(zoo, "spark-worker", power_cut=True)
     run = deployment.end()
     assert run.returncode != 0

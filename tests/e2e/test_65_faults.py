@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
-from conftest import (
+from conftest import ENGINE_STARTS, Deployment, Run, answers, lab, nothing_of_ours_runs, on, run_playbook, wait_until, what_ran_before_runs
     Deployment,
     Run,
     answers,
@@ -80,7 +80,7 @@ def test_an_engine_that_dies_at_the_second_of_two_requests() -> None:
 
 def test_an_engine_that_hangs_after_the_ranks_are_connected() -> None:
     deployment = Deployment(*SOON)
-    deployment.until("] starting")
+    deployment.until(ENGINE_STARTS)
     wait_until(lambda: on("spark-worker", "pgrep", "-f", RANK, check=False) != "", 120)
     on("spark-worker", "pkill", "-STOP", "-f", RANK)
     run = deployment.end()
@@ -89,7 +89,7 @@ def test_an_engine_that_hangs_after_the_ranks_are_connected() -> None:
 
 def test_a_rank_that_dies_while_the_engine_loads() -> None:
     deployment = Deployment(*SOON)
-    deployment.until("] starting")
+    deployment.until(ENGINE_STARTS)
     wait_until(lambda: on("spark-worker", "pgrep", "-f", RANK, check=False) != "", 120)
     on("spark-worker", "pkill", "-KILL", "-f", RANK)
     failed_at(deployment.end(), "9 (serve)", "ended in phase")
