@@ -225,9 +225,11 @@ def _complaints(events: Sequence[Event], lines: Sequence[LogLine]) -> list[Event
     told = any(event.rule.weight < DEAD for event in events)
     if told or not any(event.rule.weight == DEAD for event in events):
         return []
-    for line in lines:
+    for line, following in zip(lines, [*lines[1:], None], strict=True):
         new = (line.log, line.number) not in known and line.text.strip() and not line.text.startswith(" ")
-        secondary = rank_rules.SECONDARY.search(line.text) or _TRACEBACK.search(line.text)
+        # What stands above a traceback says what was tried, and the traceback why it failed.
+        heading = following is not None and _TRACEBACK.search(following.text)
+        secondary = heading or rank_rules.SECONDARY.search(line.text) or _TRACEBACK.search(line.text)
         if line.level in ("ERROR", "CRITICAL") and new and not secondary:
             numbers = {"exception_text": line.text.strip()[:300], "frame_text": ""}
             return [Event(FIRST_ERROR_RULE, line, numbers, line.phase or CONFIG, line.text)]

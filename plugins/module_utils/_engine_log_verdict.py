@@ -23,13 +23,16 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log_event
     RANKS_WAITED_RULE,
     Event,
     Story,
+    later,
     read_story,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log_facts import Facts, facts_of, without_secrets
 from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log_rule import (
+    DEATH,
     DEATHS,
     FALLBACK,
     KILLER,
+    LOST,
     PASSING,
     ROOT,
     UNKNOWN_TRACEBACK,
@@ -186,6 +189,7 @@ def _counting(events: Sequence[Event], plan: Mapping[str, Any]) -> list[Event]:
 
 def _choose(events: Sequence[Event]) -> Event | None:
     """The smallest weight wins; of equal ones the earlier, by time where all have the same clock, otherwise as given."""
+    events = _without_aftermath(events)
     if not events:
         return None
     died = any(event.rule.weight in (*DEATHS, KILLER, ROOT) for event in events)
@@ -201,6 +205,16 @@ def _choose(events: Sequence[Event]) -> Event | None:
         same = sorted(same, key=lambda event: event.line.time)
     # The last of several lines says how long the wait has taken.
     return same[-1] if weight == WAITING else _best_told(same)
+
+
+def _without_aftermath(events: Sequence[Event]) -> list[Event]:
+    """Without unknown tracebacks that came after a rank was lost: what is done with it then fails, in words of its own."""
+    losses = [event for event in events if event.rule.weight in (LOST, DEATH)]
+    return [
+        event
+        for event in events
+        if event.rule.id != "ENGINE.UNKNOWN" or not any(later(event.line, loss.line) for loss in losses)
+    ]
 
 
 def _at_the_end(event: Event) -> bool:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
-from conftest import ENGINE_STARTS, Deployment, Run, answers, lab, nothing_of_ours_runs, on, run_playbook, wait_until, what_ran_before_runs
+from conftest import (
+    ENGINE_STARTS,
     Deployment,
     Run,
     answers,

@@ -576,3 +576,45 @@ def test_generic_implementation():
     assert diagnosis.cause is not None
     assert (diagnosis.cause.id, diagnosis.cause.confidence) == ("ENGINE.UNKNOWN_ARCHITECTURE", "likely")
     assert diagnosis.next_candidate
+
+
+def test_an_engine_that_is_gone_at_a_request_has_died_and_the_heading_of_a_traceback_is_no_cause() -> None:
+    """Read off vLLM 0.32 whose core was killed: only the API's process says something."""
+    log = (
+        SERVING
+        + """\
+(APIServer pid=7) ERROR 05-02 10:09:01 [async_llm.py:906] AsyncLLM output_handler failed.
+(APIServer pid=7) ERROR 05-02 10:09:01 [async_llm.py:906] Traceback (most recent call last):
+(APIServer pid=7) ERROR 05-02 10:09:01 [async_llm.py:906]   File "vllm/v1/engine/async_llm.py", line 849, in output_handler
+(APIServer pid=7) ERROR 05-02 10:09:01 [async_llm.py:906]     outputs = await engine_core.get_output_async()
+(APIServer pid=7) ERROR 05-02 10:09:01 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. \
+See stack trace (above) for the root cause.
+(APIServer pid=7) INFO:     127.0.0.1:38480 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error
+"""
+    )
+    assert kind(log) == ("ENGINE.DIED", "serve")
+
+
+@pytest.mark.parametrize("prefix", ["", "2026-05-02T10:09:00+0000 spark-a docker[12820]: "])
+def test_what_ray_guesses_is_no_evidence(prefix: str) -> None:
+    guess = (
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker exit detail: Worker unexpectedly "
+        "exits with a connection error code 2. End of file. Some common causes include: (1) the process was killed by the OOM killer due "
+        "to high memory usage, (2) ray stop --force was called, or (3) the worker crashed unexpectedly due to SIGSEGV or another error.\n"
+    )
+    cause = cause_of(LOADING + prefix + guess + DEATH)
+    assert (cause.id, cause.rank) == ("ENGINE.RANK_DIED", 1)
+
+
+def test_what_fails_after_a_rank_was_lost_is_no_cause() -> None:
+    after = """\
+(EngineCore pid=90) ERROR 05-02 10:09:02 [core.py:1750] Invocation of reset_mm_cache method failed
+(EngineCore pid=90) ERROR 05-02 10:09:02 [core.py:1750] Traceback (most recent call last):
+(EngineCore pid=90) ERROR 05-02 10:09:02 [core.py:1750]   File "vllm/v1/executor/multiproc_executor.py", line 395, in collective_rpc
+(EngineCore pid=90) ERROR 05-02 10:09:02 [core.py:1750]     assert self.rpc_broadcast_mq is not None, (
+(EngineCore pid=90) ERROR 05-02 10:09:02 [core.py:1750] AssertionError: collective_rpc should not be called on follower node
+"""
+    cause = cause_of(LOADING + DEATH + after)
+    assert (cause.id, cause.rank) == ("ENGINE.RANK_DIED", 1)
+    # Before the loss it is why the rank was lost.
+    assert kind(LOADING + after.replace("10:09:02", "10:08:59") + DEATH)[0] == "ENGINE.UNKNOWN"
