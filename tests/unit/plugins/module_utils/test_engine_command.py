@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import runpy
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +94,9 @@ def test_the_door_of_sglang(path: str, header: bytes | None, status: int) -> Non
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    door = runpy.run_path(str(PROGRAM))["KeyRequired"](served, "secret")
+    program: dict[str, Any] = {"__name__": "sglang_serve"}
+    exec(compile(PROGRAM.read_text(encoding="utf-8"), str(PROGRAM), "exec"), program)
+    door = program["KeyRequired"](served, "secret")
     headers = [(b"authorization", header)] if header is not None else []
     asyncio.run(door({"type": "http", "path": path, "headers": headers}, None, send))
     assert sent[0]["status"] == status
