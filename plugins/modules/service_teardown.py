@@ -165,7 +165,6 @@ ended:
 
 import json
 import os
-import subprocess
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -301,10 +300,10 @@ def _restored(module: AnsibleModule) -> dict[str, Any]:
     install_program(PROGRAM, _restore_program)
     words = ["--folder", folder, "restore", name, "--reason", options["reason"]]
     words += ["--wait-seconds", str(options["wait_seconds"])]
-    done = subprocess.run([*program_command(PROGRAM), *words], capture_output=True, text=True, check=False)
-    if not done.stdout:
-        module.fail_json(msg=f"The restore did not work: {done.stderr.strip()}", **nothing)
-    outcome = json.loads(done.stdout)
+    _returncode, output, complaints = module.run_command([*program_command(PROGRAM), *words])
+    if not output:
+        module.fail_json(msg=f"The restore did not work: {complaints.strip()}", **nothing)
+    outcome = json.loads(output)
     result = {key: outcome[key] for key in ("removed", "restored", "problems", "ended")}
     result["changed"] = bool(outcome["removed"] or outcome["changed"])
     if outcome["problems"]:
