@@ -97,7 +97,8 @@ Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[str]]
 
 def run_command(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(list(argv), capture_output=True, text=True, timeout=SYSTEMCTL_SECONDS, check=False)
+        # A program of the host: there is no AnsibleModule.
+        return subprocess.run(list(argv), capture_output=True, text=True, timeout=SYSTEMCTL_SECONDS, check=False)  # pylint: disable=ansible-bad-function
     except FileNotFoundError as error:
         return subprocess.CompletedProcess(list(argv), 127, "", str(error))
     except subprocess.TimeoutExpired:

@@ -105,7 +105,8 @@ def _run(source: HubSource, folder: str, on_total: Callable[[int], None]) -> dic
         "folder": folder,
         "streams": STREAMS,
     }
-    with subprocess.Popen(
+    # Watched while it runs, for hours: not for run_command.
+    with subprocess.Popen(  # pylint: disable=ansible-bad-function
         [sys.executable, "-c", _RUNNER],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -251,7 +251,8 @@ def _pull(reference: str, platform: str, received: Callable[[], int]) -> None:
     """C(docker pull), given up when nothing comes any more. Raises ImageSyncError."""
     command = ["docker", "pull", "--quiet", "--platform", platform, reference]
     try:
-        process = subprocess.Popen(
+        # Watched while it runs, and given up when it stalls: not for run_command.
+        process = subprocess.Popen(  # pylint: disable=ansible-bad-function
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
     except FileNotFoundError as error:

@@ -161,7 +161,8 @@ def _listening_daemon(config_path: str, place: str, log: IO[str]) -> subprocess.
 
 def _start_daemon(config_path: str, log: IO[str]) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(
+        # Runs beside others, and ends with this process: not for run_command.
+        return subprocess.Popen(  # pylint: disable=ansible-bad-function
             ["rsync", "--daemon", "--no-detach", f"--config={config_path}", "--log-file=/dev/stderr"],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -293,7 +294,8 @@ def _start(
         *(source, f"{root}/"),
     ]
     try:
-        process = subprocess.Popen(
+        # Runs beside others, and ends with this process: not for run_command.
+        process = subprocess.Popen(  # pylint: disable=ansible-bad-function
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
