@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import time
 
@@ -23,8 +22,6 @@ from conftest import (
 )
 
 HOSTS = ("spark-head", "spark-worker")
-# Room for some hundred tokens of the tiny model, and not for 4096.
-KV_CACHE_BYTES = 2_000_000
 # Two starts of Ray and of the engine on two cores.
 SERVES_AGAIN_WITHIN_SECONDS = 420
 
@@ -138,22 +135,6 @@ def test_memory_that_falls_below_the_floor_ends_the_engine_and_not_the_host() ->
         on("spark-head", "pkill", "-f", "sleep 777", check=False)
         glutton.wait(timeout=30)
     wait_until(answers, SERVES_AGAIN_WITHIN_SECONDS)
-
-
-def test_a_context_that_does_not_fit_into_the_kv_cache_is_served_shorter() -> None:
-    """vLLM itself refuses: more utilization does not help with a KV cache of a fixed size, the length that it names does."""
-    longer = {"spark_max_model_len": 4096, "spark_engine_arguments": ["--kv-cache-memory-bytes", str(KV_CACHE_BYTES)]}
-    run = run_playbook("-e", json.dumps(longer))
-    assert run.returncode == 0, run.output[-3000:]
-    assert re.search(r"ladder, rung 1: utilization 0\.52 to 0\.\d+", run.output)
-    shorter = re.search(r"rung 2: max_model_len 4096 to (\d+): the longest that fits", run.output)
-    assert shorter and 128 <= int(shorter[1]) < 4096
-    assert "--max-model-len" in on("spark-head", "cat", "/etc/systemd/system/dgxspark-vllm.service")
-    assert answers()
-    # What worked is remembered: the same wish is served at once, and nothing is left to do.
-    again = run_playbook("-e", json.dumps(longer))
-    assert again.returncode == 0, again.output[-3000:]
-    assert set(again.changed.values()) == {0} and "ladder, rung" not in again.output
 
 
 def test_a_stop_leaves_no_process_behind() -> None:
