@@ -4,8 +4,8 @@
 
 """Compiled kernels that outlive a container: a folder of the host for each image, GPU and driver, all of them within a limit.
 
-PRIVATE to this collection. A start with cold caches takes up to 36 minutes, one with warm caches some minutes. Kernels of another
-image, GPU or driver are of no use and may be wrong, so each of them has a folder of its own.
+PRIVATE to this collection. First starts with cold caches took up to 36 minutes on this hardware (timeouts of the presets). Kernels of
+another image, GPU or driver are of no use and may be wrong, so each of them has a folder of its own.
 """
 
 from __future__ import annotations

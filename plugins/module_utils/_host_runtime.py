@@ -22,8 +22,8 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._findings import 
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 # What docker run --gpus starts (moby, daemon/nvidia_linux.go).
 _HOOK = "nvidia-container-runtime-hook"
-# Of /dev/shm, which the containers share with the host (--ipc host): Ray's object store takes 1 GiB of it, NCCL and torch take segments
-# beside it. The 64 MiB that containers and small virtual machines have make NCCL and Ray fail late; NVIDIA's own images ask for 1 GiB.
+# Of /dev/shm, which the containers share with the host (--ipc host): less is certainly too little. NVIDIA's own images ask for 1 GiB
+# (--shm-size=1g); the 64 MiB that containers have make NCCL and Ray fail late. A Spark has half of its memory there.
 LEAST_SHARED_MEMORY_GIB = 1.0
 SHARED_MEMORY = "/dev/shm"
 _TOOLKIT = "Install the NVIDIA Container Toolkit, then: sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker."

@@ -49,8 +49,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.dgxspark.serving.plugins.module_utils._compile_cache import prepare, to_be_removed
-
-GIB = 1024**3
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_disks import GIB
 
 
 def main() -> None:

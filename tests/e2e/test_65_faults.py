@@ -27,7 +27,6 @@ from conftest import (
 SOON = ("-e", '{"spark_preset_overrides": {"timeouts": {"engine_progress": 75}}}')
 MODEL = "/srv/models/qwen35-tiny"
 RANK = "^ray::RayWorkerProc"
-HOSTS = ("spark-head", "spark-worker")
 # From its return on: the host's boot, and the services that ran before.
 RESTORES_ITSELF_WITHIN_SECONDS = 180
 
@@ -133,7 +132,6 @@ def test_shared_memory_of_64_mib_is_refused_before_anything_is_stopped() -> None
 
 def test_a_ray_of_another_version(tmp_path: object) -> None:
     """Same image everywhere is a gate of its own; a stand-in of another Ray is what the worker's container loads first."""
-    deployment = None
     over = f"{tmp_path}/other_ray.yml"
     with open(over, "w", encoding="utf-8") as handle:
         hosts = {"lab-worker": {"ray_cluster_environment": {"PYTHONPATH": "/run/dgxspark/vllm"}}}
