@@ -86,15 +86,19 @@ def program_command(name: str) -> list[str]:
     return [sys.executable or "/usr/bin/python3", "-I", program_path(name)]
 
 
+def is_installed(name: str, main: ModuleType) -> bool:
+    """Whether the host has exactly this program."""
+    try:
+        with open(program_path(name), "rb") as handle:
+            return handle.read() == program(main)
+    except OSError:
+        return False
+
+
 def install_program(name: str, main: ModuleType) -> bool:
     """Write the program unless the host has exactly this one. Returns whether it was written."""
-    path, content = program_path(name), program(main)
-    try:
-        with open(path, "rb") as handle:
-            if handle.read() == content:
-                return False
-    except OSError:
-        pass
+    if is_installed(name, main):
+        return False
     os.makedirs(PROGRAM_FOLDER, mode=0o755, exist_ok=True)
-    write_file(path, content, 0o644)
+    write_file(program_path(name), program(main), 0o644)
     return True
