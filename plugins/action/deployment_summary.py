@@ -15,12 +15,12 @@ from ansible_collections.dgxspark.serving.plugins.plugin_utils._run_log import R
 
 display = Display()
 
-# What a run waits for, and which registered result says for how long.
+# What a run waits for, and which registered results say for how long: the start of units belongs to the wait for them.
 WAITS = {
-    "memory": ("service_teardown_memory", "waited_seconds"),
-    "Ray": ("ray_cluster_wait", "seconds"),
-    "trial": ("ray_cluster_trial", "seconds"),
-    "engine": ("vllm_serve_wait", "seconds"),
+    "memory": (("service_teardown_memory", "waited_seconds"),),
+    "Ray": (("ray_cluster_started", "start_seconds"), ("ray_cluster_wait", "seconds")),
+    "trial": (("ray_cluster_trial", "seconds"),),
+    "engine": (("vllm_serve_started", "start_seconds"), ("vllm_serve_wait", "seconds")),
 }
 
 
@@ -64,10 +64,12 @@ class ActionModule(ActionBase):
     def _waits(self, hosts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """Seconds in which the run waited for what is not its own work; hosts wait side by side."""
         found = {}
-        for what, (name, field) in WAITS.items():
-            seconds = [float((self._ran(own, name) or {}).get(field) or 0.0) for own in hosts]
-            if max(seconds):
-                found[what] = max(seconds)
+        for what, results in WAITS.items():
+            seconds = 0.0
+            for name, field in results:
+                seconds += max(float((self._ran(own, name) or {}).get(field) or 0.0) for own in hosts)
+            if seconds:
+                found[what] = round(seconds, 1)
         return found
 
     @staticmethod
@@ -80,6 +82,6 @@ class ActionModule(ActionBase):
         return {
             "name": name,
             "teardown": self._ran(own, "service_teardown_result"),
-            "memory_before": self._ran(own, "preflight_memory"),
+            "memory_before": self._ran(own, "preflight_survey"),
             "memory_after": self._ran(own, "service_teardown_memory"),
         }

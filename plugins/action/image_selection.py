@@ -43,6 +43,7 @@ class ActionModule(ActionBase):
             "prefer_local",
             "machines",
             "tried",
+            "remembered",
             *_ACCESS,
         )
     )
@@ -57,12 +58,14 @@ class ActionModule(ActionBase):
         probe = self._probe(names, {})
         if probe.get("failed"):
             return {**probe, "msg": f"The candidate images could not be looked at: {probe.get('msg')}"}
-        remembered = self._execute_module(module_name=_MEMORY, module_args={}, task_vars=task_vars)
+        remembered = arguments.get("remembered")
+        if remembered is None:
+            remembered = self._execute_module(module_name=_MEMORY, module_args={}, task_vars=task_vars).get("images")
         wish = Wish(
             str(arguments.get("backend") or RAY),
             bool(arguments.get("allow_unpinned")),
             bool(arguments.get("prefer_local")),
-            remembered.get("images") or {},
+            remembered or {},
             engines,
             arguments.get("tried") or {},
         )

@@ -11,6 +11,8 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.dgxspark.serving.plugins.module_utils._progress import FOLDER
+from ansible_collections.dgxspark.serving.plugins.module_utils._staging_look import all_have_the_same, as_results
+from ansible_collections.dgxspark.serving.plugins.plugin_utils._run_log import RunLog
 from ansible_collections.dgxspark.serving.plugins.plugin_utils._transfer_lines import Transfers, would_be_moved
 
 display = Display()
@@ -18,16 +20,24 @@ display = Display()
 # A look costs a host about half a second. The first come sooner: mostly there is nothing to do.
 FIRST_LOOKS_SECONDS = 0.3
 LOOK_EVERY_SECONDS = 2.0
+# For so long a host waits for what the others have seen: their tasks start within seconds of each other. Then it goes on to the copies.
+LOOKS_SECONDS = 30.0
+HEARD_EVERY_SECONDS = 0.1
+# What the hosts tell each other under, in the run's folder on the control node.
+LOOK = "staging"
 # The hard limit of a copy. 40 GB of image and 122 GB of weights over a slow line of 50 Mbit/s take seven hours.
 LIMIT_SECONDS = 12 * 3600
 MODULES = {"image": "dgxspark.serving.image_sync", "weights": "dgxspark.serving.model_weights"}
 
 
 class ActionModule(ActionBase):
-    """Gate 4: starts both copies on the host, and asks how far they are until both have ended or one has failed."""
+    """Gate 4: starts both copies on the host, and asks how far they are until both have ended or one has failed.
+
+    Where one look shows that all hosts have everything, nothing is started.
+    """
 
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset(("host", "run", "image", "weights"))
+    _VALID_ARGS = frozenset(("host", "hosts", "head", "run", "image", "weights"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
@@ -40,7 +50,7 @@ class ActionModule(ActionBase):
             for line in would_be_moved(self._host, results):
                 display.display(f"   {line}")
         else:
-            results = self._in_background(options, str(arguments["run"]))
+            results = self._nothing_to_do(options) or self._in_background(options, str(arguments["run"]))
         failed = {name: result for name, result in results.items() if result.get("failed")}
         result = {
             "changed": any(found.get("changed") for found in results.values()),
@@ -52,6 +62,28 @@ class ActionModule(ActionBase):
             reasons = [str(found.get("msg") or f"{name} ended without a word") for name, found in failed.items()]
             return {"failed": True, "msg": f"{self._host}: " + "; ".join(reasons), **result}
         return result
+
+    def _nothing_to_do(self, options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]] | None:
+        """The results where all hosts have everything already; None where something is to be copied or repaired, or must be read whole."""
+        weights = options["weights"]
+        if weights.get("checksum"):
+            return None
+        log = RunLog(str(self._task.args["run"]))
+        found = self._module(
+            "dgxspark.serving.staging_look",
+            {"image": options["image"]["image"], "folder": weights["folder"], "facts": weights.get("facts") or {}},
+        )
+        log.say(LOOK, self._host, {name: found.get(name) for name in ("image", "model")})
+        deadline = time.time() + LOOKS_SECONDS
+        hosts = [str(name) for name in self._task.args["hosts"]]
+        while time.time() < deadline:
+            looks = {name: log.heard(LOOK, name) for name in hosts}
+            complete = {name: seen for name, seen in looks.items() if seen is not None}
+            if len(complete) == len(hosts):
+                head, digest = str(self._task.args["head"]), str(options["image"].get("digest") or "")
+                return as_results(complete[self._host]) if all_have_the_same(complete, head, digest) else None
+            time.sleep(HEARD_EVERY_SECONDS)
+        return None
 
     def _module(self, name: str, options: Mapping[str, Any], in_background: bool = False) -> Mapping[str, Any]:
         result: Mapping[str, Any] = self._execute_module(

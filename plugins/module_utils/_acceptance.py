@@ -229,27 +229,34 @@ def accept(
     post: Post,
     stream: Stream | None = None,
 ) -> Acceptance:
-    """Ask each question, then the first again in a row, then several at a time, then streamed. Stops at the first wrong answer."""
+    """Ask the questions and the first again, at least three requests in a row, the last of them streamed; then several at a time.
+
+    Stops at the first wrong answer.
+    """
     result = Acceptance()
-    rounds: list[list[Mapping[str, Any]]] = [[question] for question in questions]
-    rounds += [[questions[0]]] * (REQUESTS_IN_A_ROW - 1)
-    rounds.append([questions[number % len(questions)] for number in range(REQUESTS_AT_A_TIME)])
-    for asked in rounds:
-        with ThreadPoolExecutor(len(asked)) as pool:
-            outcomes = list(pool.map(lambda question: _ask(question, served_name, max_tokens, post), asked))
+
+    def asked_well(questions_at_a_time: Sequence[Mapping[str, Any]]) -> bool:
+        with ThreadPoolExecutor(len(questions_at_a_time)) as pool:
+            outcomes = pool.map(lambda question: _ask(question, served_name, max_tokens, post), questions_at_a_time)
         for answer, findings in outcomes:
             if answer:
                 result.answers.append(answer)
             result.findings += findings
-        if result.failed:
-            return result
+        return not result.failed
+
+    in_a_row = REQUESTS_IN_A_ROW - (1 if stream else 0)
+    row = [*questions, *[questions[0]] * (in_a_row - len(questions))]
+    if not all(asked_well([question]) for question in row):
+        return result
+    single = [answer.tokens_per_second for answer in result.answers]
     if stream:
         streamed = stream(request_body(questions[0], served_name, max_tokens))
         result.first_token_seconds = round(streamed.first_token_seconds, 3)
         result.findings += _judge_stream(questions[0], streamed)
         if result.failed:
             return result
-    single = [answer.tokens_per_second for answer in result.answers[: -len(rounds[-1])]]
+    if not asked_well([questions[number % len(questions)] for number in range(REQUESTS_AT_A_TIME)]):
+        return result
     result.findings += _judge_speed(max(single, default=0.0), result.first_token_seconds, expected)
     return result
 

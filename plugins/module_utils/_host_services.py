@@ -70,7 +70,9 @@ def file_changes(
 ) -> list[Change]:
     """The files that are not what they must be. Raises OSError for one that cannot be read."""
     wanted = [(path, text, FILE_MODE, False) for path, text in files.items()]
-    wanted += [(path, text, INITIAL_FILE_MODE, False) for path, text in initial_files.items() if not os.path.exists(path)]
+    wanted += [
+        (path, text, INITIAL_FILE_MODE, False) for path, text in initial_files.items() if not os.path.exists(path)
+    ]
     wanted += [(path, text, SECRET_MODE, True) for path, text in secret_files.items()]
     changes = []
     for path, text, mode, secret in wanted:
@@ -82,9 +84,7 @@ def file_changes(
 
 def folder_changes(folders: Mapping[str, int]) -> list[str]:
     """Folders that are missing or have another mode."""
-    return [
-        path for path, mode in folders.items() if not os.path.isdir(path) or os.stat(path).st_mode & 0o7777 != mode
-    ]
+    return [path for path, mode in folders.items() if not os.path.isdir(path) or os.stat(path).st_mode & 0o7777 != mode]
 
 
 def make_folders(folders: Mapping[str, int]) -> None:
@@ -118,7 +118,9 @@ def bring_up(names: Sequence[str], run: CommandRunner = run_command) -> None:
         down = [unit for unit in units(names, run) if unit.active != "active"]
         if not down:
             raise
-        told = [f"{unit.name} is {unit.active}; its journal ends with:\n{_journal_end(unit.name, run)}" for unit in down]
+        told = [
+            f"{unit.name} is {unit.active}; its journal ends with:\n{_journal_end(unit.name, run)}" for unit in down
+        ]
         raise WorkloadError("Started, but not running: " + "\n".join(told)) from error
 
 

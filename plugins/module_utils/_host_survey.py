@@ -49,6 +49,8 @@ OLDEST_PYTHON = (3, 10)
 OLDEST_DOCKER = (20, 10)
 # What the ladder has learned on the head (role vllm_serve).
 LADDER_FILE = "/var/lib/dgxspark/state/ladder.json"
+# Which digest and id the images had that were chosen (module remembered_choice).
+CHOICES_FILE = "/var/lib/dgxspark/state/images.json"
 LIBRARY_DIGEST_FILE = ".digest"
 
 
@@ -237,11 +239,11 @@ def _containers_get_what_they_need(subject: str, wishes: runtime.ContainerWishes
     survey.findings += kernel.judge_rootless(subject, bool(docker.get("rootless")), remove_ipc)
 
 
-def _learned() -> dict[str, Any]:
-    """A file that is damaged costs what was learned, and no deployment: the ladder learns it again."""
+def _notes(path: str) -> dict[str, Any]:
+    """What an earlier run has noted; a file that is damaged costs that, and no deployment: it is found out again."""
     try:
-        return dict(json.loads(kernel.read_text(LADDER_FILE) or "{}"))
-    except ValueError:
+        return dict(json.loads(kernel.read_text(path) or "{}"))
+    except (ValueError, TypeError):
         return {}
 
 
@@ -290,7 +292,8 @@ def survey_host(
     _docker(subject, run, survey)
     found = _workloads(subject, needs.units, run, survey)
     _teardown(needs, run, proc_root, survey)
-    survey.facts["learned"] = _learned()
+    survey.facts["learned"] = _notes(LADDER_FILE)
+    survey.facts["remembered"] = _notes(CHOICES_FILE)
     if os.geteuid() == 0:
         survey.findings += judge_restore_state(subject)
     survey.facts["images"] = disks.local_images(needs.images, run) if survey.facts["docker"] else {}

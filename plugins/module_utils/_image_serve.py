@@ -26,6 +26,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._image_sync impor
     Offer,
     full_identity,
     known_layers,
+    names_of,
     offer_of,
     pull_through,
     site_of,
@@ -110,7 +111,7 @@ def serve(task: HeadTask, check_mode: bool, progress: Progress, run: CommandRunn
 def _serve(task: HeadTask, check_mode: bool, progress: Progress, run: CommandRunner, offers: list[Source]) -> Fetched:
     engine = Engine.ask(run)
     identity = full_identity(task.image, engine, run)
-    if identity is None or (task.digest and task.digest not in _names(task.image, run)):
+    if identity is None or (task.digest and task.digest not in names_of(task.image, run)):
         return _serve_from_registry(task, engine, identity, check_mode, progress, run, offers)
     if task.workers:
         image = offered(engine, identity.id, f"{identity.os}/{identity.architecture}")
@@ -129,11 +130,6 @@ def _check_reports(reports: Mapping[str, Mapping[str, Any]]) -> None:
     failed = {name: report["failed"] for name, report in reports.items() if report.get("failed")}
     if failed:
         raise ImageSyncError("; ".join(f"{name}: {reason}" for name, reason in failed.items()))
-
-
-def _names(image: str, run: CommandRunner) -> str:
-    """Digests and id under which the engine knows the image."""
-    return run(["docker", "image", "inspect", "--format", "{{.Id}} {{.RepoDigests}}", image]).stdout
 
 
 def _client(task: HeadTask) -> RegistryClient:

@@ -103,6 +103,11 @@ def full_identity(image: str, engine: Engine, run: CommandRunner = run_command) 
     return replace(found, config=config_digest(engine, found.id, f"{found.os}/{found.architecture}"))
 
 
+def names_of(image: str, run: CommandRunner = run_command) -> str:
+    """Digests and id under which the engine knows the image."""
+    return run(["docker", "image", "inspect", "--format", "{{.Id}} {{.RepoDigests}}", image]).stdout
+
+
 def known_layers(wanted: Sequence[str], run: CommandRunner = run_command) -> int:
     """How many of the lowest layers the engine has, from whatever image."""
     ids = run(["docker", "image", "ls", "--all", "--quiet", "--no-trunc"]).stdout.split()

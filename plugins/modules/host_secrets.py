@@ -45,7 +45,11 @@ secrets: {description: Path to the secret., returned: always, type: dict}
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.dgxspark.serving.plugins.module_utils._host_services import keep_secret, new_secret, read_secret
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_services import (
+    keep_secret,
+    new_secret,
+    read_secret,
+)
 
 # 32 letters and digits are 190 bits: more than the 128 that nobody can guess (NIST SP 800-131A).
 MINIMUM_LENGTH = 32

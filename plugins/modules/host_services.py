@@ -83,10 +83,12 @@ EXAMPLES = r"""
 RETURN = r"""
 written: {description: Folders and files that were written., returned: always, type: list, elements: str}
 removed: {description: Folders of compiled kernels that were removed., returned: always, type: list, elements: str}
+start_seconds: {description: How long systemd took to start them., returned: always, type: float}
 started: {description: Units that were enabled or started., returned: always, type: list, elements: str}
 """
 
 import os
+import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -127,6 +129,7 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     if cache and not os.path.isdir(cache):
         written.append(cache)
     started = units_to_start(options["units"])
+    seconds = 0.0
     if not module.check_mode:
         make_folders(folders)
         write_changes(files)
@@ -134,13 +137,16 @@ def run(module: AnsibleModule) -> dict[str, Any]:
             install_program(name, source)
         if cache:
             prepare(cache, removed)
+        began = time.monotonic()
         if started or any(change.path.startswith("/etc/systemd/") for change in files):
             bring_up(started)
+        seconds = time.monotonic() - began
     return {
         "changed": bool(written or removed or started),
         "written": written,
         "removed": removed,
         "started": started,
+        "start_seconds": round(seconds, 1),
         "diff": [change.diff() for change in files if not change.secret],
     }
 

@@ -55,6 +55,19 @@ options:
     type: list
     elements: str
     default: []
+  also:
+    description:
+      - Further looks in the same call, which costs less than calls of their own.
+      - V(memory) adds what M(dgxspark.serving.gpu_memory_check) returns, V(fabric) what M(dgxspark.serving.nccl_ib_check) returns.
+        V(fabric) needs O(plan), whose rails and other hosts it expects.
+    type: list
+    elements: str
+    choices: [memory, fabric]
+    default: []
+  nvidia_smi:
+    description: The nvidia-smi to ask for V(memory) of O(also), a path or a name.
+    type: str
+    default: nvidia-smi
   library_folder:
     description: Folder of the Python libraries that role P(dgxspark.serving.host_setup#role) brings.
     type: path
@@ -77,6 +90,7 @@ EXAMPLES = r"""
     gpu_arguments: ["--gpus", "all"]
     devices: [/dev/infiniband]
     ulimits: ["memlock=-1"]
+    also: [memory, fabric]
   become: true
   register: survey
 """
@@ -113,6 +127,7 @@ survey:
       sample: {glm: vllm-cluster.service}
     listeners: {description: Listeners on the ports asked for and whom they belong to., type: list, elements: dict, returned: always}
     learned: {description: What the ladder has learned on this host. Empty where nothing was., type: dict, returned: always}
+    remembered: {description: Digest and id of the images that earlier runs have chosen., type: dict, returned: always}
     disks: {description: Free and total GiB by name., type: dict, returned: always}
     images: {description: Id and size of the plan's images that the engine has., type: dict, returned: always}
     cdi: {description: Files that describe NVIDIA devices to container engines., type: list, elements: str, returned: with O(plan)}
@@ -126,6 +141,14 @@ survey:
       type: dict
       returned: if the plan has several hosts
     unseen: {description: What could not be seen for lack of rights., type: list, elements: str, returned: always}
+memory:
+  description: Available GiB and so on, with all other results of M(dgxspark.serving.gpu_memory_check) beside it.
+  returned: if O(also) has V(memory)
+  type: dict
+env:
+  description: Environment for NCCL, with all other results of M(dgxspark.serving.nccl_ib_check) beside it.
+  returned: if O(also) has V(fabric)
+  type: dict
 findings:
   description: What is wrong, worst first.
   returned: always
@@ -137,16 +160,26 @@ from dataclasses import replace
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.dgxspark.serving.plugins.module_utils._check_module import finish
+from ansible_collections.dgxspark.serving.plugins.module_utils._fabric_check import (
+    CannotLook,
+    check_fabric,
+    fabric_arguments,
+)
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import (
-    as_dicts,
-    describe,
+    ERROR,
+    Finding,
     findings_argument_spec,
-    refused,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_needs import Needs, needs_of
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_python import HOST_LIBRARY_FOLDER
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_runtime import ContainerWishes
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_survey import survey_host
+from ansible_collections.dgxspark.serving.plugins.module_utils._memory_check import (
+    MemoryCheck,
+    MemoryCheckError,
+    memory_arguments,
+)
 
 
 def needs_from(params: dict[str, Any]) -> Needs:
@@ -160,6 +193,34 @@ def needs_from(params: dict[str, Any]) -> Needs:
     )
 
 
+def _defaults(spec: dict[str, Any]) -> dict[str, Any]:
+    return {name: option.get("default") for name, option in spec.items()}
+
+
+def look_further(params: dict[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
+    """The results of the looks in O(also); one that cannot be made is a finding, so that the others are not lost."""
+    results: dict[str, Any] = {}
+    findings: list[Finding] = []
+    plan = params["plan"] or {}
+    try:
+        if "memory" in params["also"]:
+            options = {**_defaults(memory_arguments()), "nvidia_smi": params["nvidia_smi"]}
+            results.update(MemoryCheck(options).run())
+            findings += results.pop("findings")
+        # A single host has no fabric.
+        if "fabric" in params["also"] and len(plan["hosts"]) > 1:
+            own, others = plan["host"], [host for host in plan["hosts"] if host["name"] != plan["host"]["name"]]
+            peers = [address for host in others for address in host["fabric_addresses"]]
+            expected = {"expect_rails": len(own["fabric_addresses"]), "peers": peers}
+            results.update(check_fabric({**_defaults(fabric_arguments()), **expected}))
+            findings += results.pop("findings")
+    except (MemoryCheckError, CannotLook) as error:
+        findings.append(Finding("HOST.CHECK_FAILED", ERROR, "host", f"A check could not be made: {error}"))
+    results.pop("msg", None)
+    results.pop("changed", None)
+    return results, findings
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -170,19 +231,20 @@ def main() -> None:
             "gpu_arguments": {"type": "list", "elements": "str", "default": []},
             "devices": {"type": "list", "elements": "str", "default": []},
             "ulimits": {"type": "list", "elements": "str", "default": []},
+            "also": {"type": "list", "elements": "str", "choices": ["memory", "fabric"], "default": []},
+            "nvidia_smi": {"type": "str", "default": "nvidia-smi"},
             "library_folder": {"type": "path", "default": HOST_LIBRARY_FOLDER},
             **findings_argument_spec(),
         },
         supports_check_mode=True,
     )
     params = module.params
+    if "fabric" in params["also"] and not params["plan"]:
+        module.fail_json(msg="also has fabric, which needs plan: it says which rails and hosts are expected.")
     wishes = ContainerWishes(params["gpu_arguments"], params["devices"], params["ulimits"]) if params["plan"] else None
     survey = survey_host("host", needs_from(params), params["library_folder"], wishes)
-    result: dict[str, Any] = {"changed": False, "survey": survey.facts, "findings": as_dicts(survey.findings)}
-    failing = refused(survey.findings, module.params["fail_on"])
-    if failing:
-        module.fail_json(msg=describe(failing), **result)
-    module.exit_json(**result)
+    further, findings = look_further(params)
+    finish(module, [*survey.findings, *findings], changed=False, survey=survey.facts, **further)
 
 
 if __name__ == "__main__":

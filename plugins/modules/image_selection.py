@@ -68,6 +68,10 @@ options:
     description: Images that did not serve in this run, by their names on the hosts, and why. They are not chosen again.
     type: dict
     default: {}
+  remembered:
+    description:
+      - What earlier runs have chosen, as M(dgxspark.serving.host_survey) returns it. Without it the head is asked.
+    type: dict
 """
 
 EXAMPLES = r"""

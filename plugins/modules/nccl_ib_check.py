@@ -267,177 +267,23 @@ findings:
       evidence: ""
 """
 
-import ipaddress
-from typing import Any
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.dgxspark.serving.plugins.module_utils import _fabric_verdict as fabric_verdict
-from ansible_collections.dgxspark.serving.plugins.module_utils import _nccl_verdict as nccl_verdict
 from ansible_collections.dgxspark.serving.plugins.module_utils._check_module import finish
-from ansible_collections.dgxspark.serving.plugins.module_utils._findings import (
-    Finding,
-    describe,
-    findings_argument_spec,
+from ansible_collections.dgxspark.serving.plugins.module_utils._fabric_check import (
+    CannotLook,
+    check_fabric,
+    fabric_arguments,
 )
-from ansible_collections.dgxspark.serving.plugins.module_utils._memory import parse_meminfo
-from ansible_collections.dgxspark.serving.plugins.module_utils._nccl_env import (
-    EnvironmentJudge,
-    recommended_environment,
-)
-from ansible_collections.dgxspark.serving.plugins.module_utils._nccl_log import RankLog, parse_logs
-from ansible_collections.dgxspark.serving.plugins.module_utils._rdma_sysfs import (
-    Address,
-    Device,
-    kernel_addresses,
-    parse_addresses,
-    read_fabric,
-)
-from ansible_collections.dgxspark.serving.plugins.module_utils._tool import ToolResult, run_tool
-
-# Both tools answer at once; a ping waits for its packets, see ping_command.
-TOOL_SECONDS = 10.0
-
-
-class CannotLook(Exception):
-    """Something that is needed cannot be read; the message says what."""
-
-
-def read_addresses() -> tuple[Address, ...]:
-    answer = run_tool(["ip", "-j", "-4", "addr", "show"], TOOL_SECONDS)
-    if answer.missing:
-        return kernel_addresses()
-    if not answer.ok:
-        raise CannotLook(f"Cannot read the addresses of this host: ip addr: {answer.complaint}")
-    return parse_addresses(answer.stdout)
-
-
-def ping(address: str, payload: int, source: str) -> ToolResult:
-    return run_tool(fabric_verdict.ping_command(address, payload, source), TOOL_SECONDS)
-
-
-def read_logs(texts: Any, paths: list[str]) -> list[str]:
-    logs = [texts] if isinstance(texts, str) else list(texts or [])
-    if not all(isinstance(text, str) for text in logs):
-        raise CannotLook("log: it must be a text or a list of texts")
-    for path in paths:
-        try:
-            with open(path, encoding="utf-8", errors="replace") as handle:
-                logs.append(handle.read())
-        except OSError as error:
-            raise CannotLook(f"log_path: cannot read {path}: {error.strerror}") from error
-    return logs
-
-
-def check_peers(peers: list[str]) -> list[str]:
-    for peer in peers:
-        try:
-            ipaddress.IPv4Address(peer)
-        except ValueError:
-            raise CannotLook(f"peers: {peer!r} is not an IPv4 address") from None
-    return peers
-
-
-def has_broken_cma(proc_root: str) -> bool:
-    try:
-        with open(f"{proc_root}/meminfo", encoding="ascii") as handle:
-            return parse_meminfo(handle.read()).broken_cma
-    except (OSError, ValueError):
-        return False
-
-
-def device_result(device: Device) -> dict[str, Any]:
-    return {
-        "name": device.name,
-        "port": device.port,
-        "netdev": device.netdev,
-        "state": device.state,
-        "link_layer": device.link_layer,
-        "rate_gbps": device.rate_gbps,
-        "mtu": device.mtu,
-        "ipv4": device.ipv4,
-        "roce_v2_ipv4_gid_index": device.gid.index if device.gid else None,
-        "usable": device.usable,
-        "reason": device.reason,
-    }
-
-
-def rail_result(device: Device) -> dict[str, Any]:
-    return {
-        "device": device.name,
-        "netdev": device.netdev,
-        "ipv4": device.ipv4,
-        "subnet": str(fabric_verdict.network_of(device) or ""),
-        "mtu": device.mtu,
-        "rate_gbps": device.rate_gbps,
-    }
-
-
-def summary(devices: list[Device], ranks: list[RankLog], findings: list[Finding]) -> str:
-    lines = []
-    for device in devices:
-        heading = f"{device.name}/{device.port} {device.netdev or '-'}:"
-        if device.usable:
-            rate = f", {device.rate_gbps:g} Gb/s" if device.rate_gbps else ""
-            lines.append(f"{heading} usable, {device.ipv4 or '-'}, MTU {device.mtu or '-'}{rate}")
-        else:
-            lines.append(f"{heading} not usable: {device.reason}")
-    if ranks:
-        lines.append(f"transport in the logs: {nccl_verdict.overall_verdict(ranks)}")
-    return "\n".join([*lines, describe(findings)]).strip()
-
-
-def check(params: dict[str, Any]) -> dict[str, Any]:
-    """The results of the module, with the findings as they are."""
-    logs = read_logs(params["log"], params["log_path"])
-    peers = check_peers(params["peers"])
-    fabric = read_fabric(params["sysfs_root"], read_addresses())
-    looked_at, rails, findings = fabric_verdict.select_rails(fabric, params["devices"], params["interfaces"])
-    findings += fabric_verdict.judge_rails(fabric, looked_at, rails, params["expect_rails"], params["expect_mtu"])
-    reached, peer_findings = fabric_verdict.reach_peers(peers, rails, params["expect_mtu"], ping)
-    findings += peer_findings
-    findings += EnvironmentJudge(fabric, params["env"]).judge()
-    ranks = parse_logs(logs)
-    around = nccl_verdict.Surroundings(
-        fabric=fabric,
-        rails=rails,
-        expect_rails=params["expect_rails"],
-        empty_gid_index=params["env"].get("NCCL_IB_GID_INDEX") == "",
-        broken_cma=has_broken_cma(params["proc_root"]),
-    )
-    findings += nccl_verdict.judge_logs(ranks, around)
-    if logs and not ranks:
-        findings.append(nccl_verdict.nothing_said())
-    return {
-        "devices": [device_result(device) for device in looked_at],
-        "rails": [rail_result(device) for device in rails],
-        "env": recommended_environment(fabric, rails, params["interfaces"]),
-        "peers": [peer.as_dict() for peer in reached],
-        "transport": nccl_verdict.transport_result(ranks),
-        "findings": findings,
-        "msg": summary(looked_at, ranks, findings),
-    }
+from ansible_collections.dgxspark.serving.plugins.module_utils._findings import findings_argument_spec
 
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={
-            "sysfs_root": {"type": "path", "default": "/sys"},
-            "proc_root": {"type": "path", "default": "/proc"},
-            "devices": {"type": "list", "elements": "str", "default": []},
-            "interfaces": {"type": "list", "elements": "str", "default": []},
-            "peers": {"type": "list", "elements": "str", "default": []},
-            "env": {"type": "dict", "default": {}},
-            # No list: Ansible would split a text at its commas.
-            "log": {"type": "raw"},
-            "log_path": {"type": "list", "elements": "path", "default": []},
-            "expect_rails": {"type": "int"},
-            "expect_mtu": {"type": "int"},
-            **findings_argument_spec(),
-        },
+        argument_spec={**fabric_arguments(), **findings_argument_spec()},
         supports_check_mode=True,
     )
     try:
-        results = check(module.params)
+        results = check_fabric(module.params)
     except CannotLook as error:
         module.fail_json(msg=str(error))
     finish(module, changed=False, **results)

@@ -32,6 +32,15 @@ options:
     description: Name of the host, for the lines that are printed.
     type: str
     required: true
+  hosts:
+    description: Names of all hosts. Each tells the others what it has; where all have everything, nothing is offered or copied.
+    type: list
+    elements: str
+    required: true
+  head:
+    description: Name of the head.
+    type: str
+    required: true
   run:
     description: Id of the run.
     type: str
@@ -50,6 +59,8 @@ EXAMPLES = r"""
 - name: Stage
   dgxspark.serving.staging:
     host: "{{ inventory_hostname }}"
+    hosts: [spark-1a32, spark-5c0e]
+    head: spark-1a32
     run: "{{ run }}"
     image: {image: "vllm-node:0.32", role: head, name: spark-1a32, address: 192.168.200.12, port: 20110, token: "{{ token }}"}
     weights: {folder: /srv/models/m, role: head, name: spark-1a32, address: 192.168.200.12, port: 20113, rsync_port: 20111, token: "{{ token }}"}

@@ -23,23 +23,23 @@ def test_holders_are_the_processes_that_nvidia_smi_shows(host: Any, said: dict[s
     shown = host.run("nvidia-smi --query-compute-apps=pid,used_memory --format=csv,noheader,nounits").stdout
     expected = {int(line.split(",")[0]): round(int(line.split(",")[1]) / 1024, 1) for line in shown.splitlines()}
     assert expected
-    assert {holder["pid"]: round(holder["used_gib"], 1) for holder in said["memory"]["holders"]} == expected
+    assert {holder["pid"]: round(holder["used_gib"], 1) for holder in said["survey"]["holders"]} == expected
 
 
 def test_holders_are_traced_to_their_containers(host: Any, said: dict[str, Any]) -> None:
     expected = {"glm", "reranker"} if "head" in host.run("hostname").stdout else {"embeddings", "reranker"}
-    assert {holder["container"] for holder in said["memory"]["holders"]} == expected
+    assert {holder["container"] for holder in said["survey"]["holders"]} == expected
 
 
 def test_what_no_process_holds_is_the_driver_s_share_at_rest(said: dict[str, Any]) -> None:
     # tests/lab/host/lib/memory.py: 2.3 GiB are neither processes, cache nor kernel.
-    assert said["memory"]["unattributed_gib"] == pytest.approx(2.3, abs=0.2)
+    assert said["survey"]["unattributed_gib"] == pytest.approx(2.3, abs=0.2)
 
 
 def test_both_rails_are_usable_and_named(said: dict[str, Any]) -> None:
-    usable = [device["name"] for device in said["fabric"]["devices"] if device["usable"]]
+    usable = [device["name"] for device in said["survey"]["devices"] if device["usable"]]
     assert sorted(usable) == ["roceP2p1s0f0", "rocep1s0f0"]
-    environment = said["fabric"]["env"]
+    environment = said["survey"]["env"]
     assert environment["GLOO_SOCKET_IFNAME"] == "enp1s0f0np0"
     assert "NCCL_IB_GID_INDEX" not in environment
 

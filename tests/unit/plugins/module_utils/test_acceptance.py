@@ -60,8 +60,8 @@ def judge(plain: Any = None, tool: Any = None, expected: float = 0) -> tuple[lis
 def test_right_answers_pass(field: str) -> None:
     found, server = judge(completion(reasoning_field=field))
     assert found == []
-    # Both questions, the first twice more in a row, then both at a time.
-    assert server.requests == 6
+    # Both questions and the first again in a row, then both at a time.
+    assert server.requests == 5
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_each_fault_is_named(plain: Any, tool: Any, expected: str) -> None:
 
 
 def test_an_engine_that_dies_at_the_third_request_is_found() -> None:
-    found, server = judge(lambda number: completion() if number < 4 else 500)
+    found, server = judge(lambda number: completion() if number < 3 else 500)
     assert found == ["ACCEPTANCE.REQUEST_FAILED"]
-    assert server.requests == 4
+    assert server.requests == 3
 
 
 def test_slow_is_a_warning() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.dgxspark.serving.plugins.module_utils import _memory_check
 from ansible_collections.dgxspark.serving.plugins.modules import gpu_memory_check
 
 GB10 = {
@@ -208,7 +209,7 @@ def test_case_032_required_memory_may_come_from_the_page_cache(host, check, case
 def test_case_034_leak_is_measured_again_before_a_reboot(host, check, case_text, monkeypatch, waited, advice, avoided):
     host.meminfo(case_text("034", "meminfo.txt"))
     clock = iter([0.0, *[float(waited)] * 9])
-    monkeypatch.setattr(gpu_memory_check, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(_memory_check, "monotonic", lambda: next(clock))
     result = check(settle_seconds=waited)
     assert result["holders"] == []
     assert result["unattributed_gib"] == 35.137
@@ -394,7 +395,7 @@ class FakeEngine:
         try:
             return self.containers[identity]
         except KeyError:
-            raise gpu_memory_check.host_python.docker.errors.NotFound("no such container") from None
+            raise _memory_check.host_python.docker.errors.NotFound("no such container") from None
 
 
 def test_container_has_name_labels_and_the_unit_that_runs_it(host, check, monkeypatch):
@@ -408,7 +409,7 @@ def test_container_has_name_labels_and_the_unit_that_runs_it(host, check, monkey
             }
         }
     )
-    monkeypatch.setattr(gpu_memory_check.host_python, "connect_engine", lambda docker_host: engine)
+    monkeypatch.setattr(_memory_check.host_python, "connect_engine", lambda docker_host: engine)
     host.gpus(
         processes=[
             {"pid": "50", "process_name": "python3", "used_gpu_memory": "90000 MiB"},
@@ -476,7 +477,7 @@ def test_settling_ends_as_soon_as_it_fits(host, check, monkeypatch):
             host.meminfo(IDLE_MEMINFO)
 
     host.meminfo(held)
-    monkeypatch.setattr(gpu_memory_check, "sleep", release)
+    monkeypatch.setattr(_memory_check, "sleep", release)
     result = check(required_gib=100, settle_seconds=60)
     assert result["fits"] is True
     assert len(looks) == 3
@@ -484,9 +485,9 @@ def test_settling_ends_as_soon_as_it_fits(host, check, monkeypatch):
 
 def test_settling_ends_when_nothing_moves(check, monkeypatch):
     looks: list[float] = []
-    monkeypatch.setattr(gpu_memory_check, "sleep", looks.append)
+    monkeypatch.setattr(_memory_check, "sleep", looks.append)
     check(settle_seconds=60)
-    assert len(looks) == gpu_memory_check.SETTLED_LOOKS - 1
+    assert len(looks) == _memory_check.SETTLED_LOOKS - 1
 
 
 def test_settling_has_an_end(host, check):

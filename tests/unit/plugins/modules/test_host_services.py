@@ -55,7 +55,9 @@ def test_files_folders_and_cache_are_made_once(run_module, tmp_path):
     }
     assert not run_module(host_services, **options)["changed"]
     # Another run: its environment stays as it is.
-    assert not run_module(host_services, **{**options, "initial_files": {str(folder / "run.env"): "RUN=2\n"}})["changed"]
+    assert not run_module(host_services, **{**options, "initial_files": {str(folder / "run.env"): "RUN=2\n"}})[
+        "changed"
+    ]
 
 
 def test_a_difference_is_shown_and_no_secret(run_module, tmp_path):

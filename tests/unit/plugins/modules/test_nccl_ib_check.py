@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.dgxspark.serving.plugins.module_utils import _fabric_check
 from ansible_collections.dgxspark.serving.plugins.module_utils._tool import ToolResult
 from ansible_collections.dgxspark.serving.plugins.modules import nccl_ib_check
 from ansible_collections.dgxspark.serving.tests.unit.plugins.fake_fabric import (
@@ -29,7 +30,7 @@ def fabric(tmp_path: Path) -> FakeFabric:
 
 @pytest.fixture
 def check(fabric: FakeFabric, run_module, monkeypatch):
-    monkeypatch.setattr(nccl_ib_check, "read_addresses", lambda: tuple(fabric.addresses))
+    monkeypatch.setattr(_fabric_check, "read_addresses", lambda: tuple(fabric.addresses))
 
     def run(**options: Any) -> dict[str, Any]:
         return run_module(nccl_ib_check, **{"sysfs_root": str(fabric.sysfs), "proc_root": "/nowhere", **options})
@@ -199,7 +200,7 @@ def test_case_013_the_other_host_sees_it_in_log_and_pings(fabric, check, case_te
         lost = address == "192.168.101.12" and payload > 1472
         return ToolResult(1 if lost else 0, "", "2 packets transmitted, 0 received" if lost else "")
 
-    monkeypatch.setattr(nccl_ib_check, "ping", ping)
+    monkeypatch.setattr(_fabric_check, "ping", ping)
     peers = ["192.168.100.12", "192.168.101.12"]
     result = check(log=case_text("013", "spark-a.log"), peers=peers)
     assert subjects(result) == [("FABRIC.PEER_MTU", "192.168.101.12"), ("NCCL.RETRY_EXCEEDED", "roceP2p1s0f1")]
@@ -543,7 +544,7 @@ def test_gid_of_roce_v1_is_not_enough(fabric, check):
 )
 def test_peers(fabric, check, monkeypatch, full, small, expected, reachable):
     fabric.spark(port=1)
-    monkeypatch.setattr(nccl_ib_check, "ping", lambda address, payload, source: full if payload > 1000 else small)
+    monkeypatch.setattr(_fabric_check, "ping", lambda address, payload, source: full if payload > 1000 else small)
     result = check(peers=["192.168.100.12"])
     assert ids(result) == expected
     assert result["peers"] == [
@@ -559,7 +560,7 @@ def test_peers(fabric, check, monkeypatch, full, small, expected, reachable):
 
 def test_peer_outside_of_the_fabric(fabric, check, monkeypatch):
     fabric.spark(port=1)
-    monkeypatch.setattr(nccl_ib_check, "ping", lambda address, payload, source: ToolResult(0, "", ""))
+    monkeypatch.setattr(_fabric_check, "ping", lambda address, payload, source: ToolResult(0, "", ""))
     result = check(peers=["10.0.0.12"])
     assert subjects(result) == [("FABRIC.PEER_OFF_FABRIC", "10.0.0.12")]
 
@@ -568,7 +569,7 @@ def test_ping_is_full_size_and_may_not_be_split(fabric, check, monkeypatch):
     fabric.spark(port=1)
     commands = []
     monkeypatch.setattr(
-        nccl_ib_check, "run_tool", lambda command, timeout: commands.append(command) or ToolResult(0, "", "")
+        _fabric_check, "run_tool", lambda command, timeout: commands.append(command) or ToolResult(0, "", "")
     )
     check(peers=["192.168.101.12"])
     (command,) = commands
@@ -670,11 +671,11 @@ def test_addresses_come_from_iproute2(fabric, run_module, monkeypatch):
             {"ifname": "enp1s0f1np1", "addr_info": [{"family": "inet", "local": "192.168.100.11", "prefixlen": 24}]},
         ]
     )
-    monkeypatch.setattr(nccl_ib_check, "run_tool", lambda command, timeout: ToolResult(0, answer, ""))
+    monkeypatch.setattr(_fabric_check, "run_tool", lambda command, timeout: ToolResult(0, answer, ""))
     result = run_module(nccl_ib_check, sysfs_root=str(fabric.sysfs), env={"NCCL_SOCKET_IFNAME": "enp1"})
     assert result["devices"][0]["ipv4"] == "192.168.100.11"
     assert "NCCL.SOCKET_IFNAME_INVALID" not in ids(result)
-    monkeypatch.setattr(nccl_ib_check, "run_tool", lambda command, timeout: ToolResult(255, "", "Netlink error"))
+    monkeypatch.setattr(_fabric_check, "run_tool", lambda command, timeout: ToolResult(255, "", "Netlink error"))
     failed = run_module(nccl_ib_check, sysfs_root=str(fabric.sysfs))
     assert failed["failed"] is True
     assert "Netlink error" in failed["msg"]
@@ -683,8 +684,8 @@ def test_addresses_come_from_iproute2(fabric, run_module, monkeypatch):
 def test_addresses_without_iproute2(fabric, run_module, monkeypatch):
     # Of this machine's interfaces only loopback is sure.
     fabric.interface("lo")
-    monkeypatch.setattr(nccl_ib_check, "run_tool", lambda command, timeout: ToolResult(127, "", "", missing=True))
-    assert ("lo", "127.0.0.1", 8) in [(a.interface, a.ipv4, a.prefix) for a in nccl_ib_check.read_addresses()]
+    monkeypatch.setattr(_fabric_check, "run_tool", lambda command, timeout: ToolResult(127, "", "", missing=True))
+    assert ("lo", "127.0.0.1", 8) in [(a.interface, a.ipv4, a.prefix) for a in _fabric_check.read_addresses()]
     options = {"sysfs_root": str(fabric.sysfs), "expect_rails": 0}
     assert ids(run_module(nccl_ib_check, env={"GLOO_SOCKET_IFNAME": "lo"}, **options)) == ["FABRIC.NO_DEVICE"]
 
