@@ -12,7 +12,6 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.dgxspark.serving.plugins.module_utils._progress import FOLDER
 from ansible_collections.dgxspark.serving.plugins.module_utils._staging_look import all_have_the_same, as_results
-from ansible_collections.dgxspark.serving.plugins.plugin_utils._run_log import RunLog
 from ansible_collections.dgxspark.serving.plugins.plugin_utils._transfer_lines import Transfers, would_be_moved
 
 display = Display()
@@ -20,11 +19,6 @@ display = Display()
 # A look costs a host about half a second. The first come sooner: mostly there is nothing to do.
 FIRST_LOOKS_SECONDS = 0.3
 LOOK_EVERY_SECONDS = 2.0
-# For so long a host waits for what the others have seen: their tasks start within seconds of each other. Then it goes on to the copies.
-LOOKS_SECONDS = 30.0
-HEARD_EVERY_SECONDS = 0.1
-# What the hosts tell each other under, in the run's folder on the control node.
-LOOK = "staging"
 # The hard limit of a copy. 40 GB of image and 122 GB of weights over a slow line of 50 Mbit/s take seven hours.
 LIMIT_SECONDS = 12 * 3600
 MODULES = {"image": "dgxspark.serving.image_sync", "weights": "dgxspark.serving.model_weights"}
@@ -33,11 +27,11 @@ MODULES = {"image": "dgxspark.serving.image_sync", "weights": "dgxspark.serving.
 class ActionModule(ActionBase):
     """Gate 4: starts both copies on the host, and asks how far they are until both have ended or one has failed.
 
-    Where one look shows that all hosts have everything, nothing is started.
+    Where a look at the hosts has shown that all have everything, nothing is started.
     """
 
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset(("host", "hosts", "head", "run", "image", "weights"))
+    _VALID_ARGS = frozenset(("host", "hosts", "head", "looks", "run", "image", "weights"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
@@ -64,26 +58,13 @@ class ActionModule(ActionBase):
         return result
 
     def _nothing_to_do(self, options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]] | None:
-        """The results where all hosts have everything already; None where something is to be copied or repaired, or must be read whole."""
-        weights = options["weights"]
-        if weights.get("checksum"):
+        """The results where all hosts have everything already; None where something may be missing, or must be read whole."""
+        looks = dict(self._task.args.get("looks") or {})
+        if options["weights"].get("checksum") or not all(looks.get(name) for name in self._task.args["hosts"]):
             return None
-        log = RunLog(str(self._task.args["run"]))
-        found = self._module(
-            "dgxspark.serving.staging_look",
-            {"image": options["image"]["image"], "folder": weights["folder"], "facts": weights.get("facts") or {}},
-        )
-        log.say(LOOK, self._host, {name: found.get(name) for name in ("image", "model")})
-        deadline = time.time() + LOOKS_SECONDS
-        hosts = [str(name) for name in self._task.args["hosts"]]
-        while time.time() < deadline:
-            looks = {name: log.heard(LOOK, name) for name in hosts}
-            complete = {name: seen for name, seen in looks.items() if seen is not None}
-            if len(complete) == len(hosts):
-                head, digest = str(self._task.args["head"]), str(options["image"].get("digest") or "")
-                return as_results(complete[self._host]) if all_have_the_same(complete, head, digest) else None
-            time.sleep(HEARD_EVERY_SECONDS)
-        return None
+        digest = str(options["image"].get("digest") or "")
+        same = all_have_the_same(looks, str(self._task.args["head"]), digest)
+        return as_results(looks[self._host]) if same else None
 
     def _module(self, name: str, options: Mapping[str, Any], in_background: bool = False) -> Mapping[str, Any]:
         result: Mapping[str, Any] = self._execute_module(

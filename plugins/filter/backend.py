@@ -2,14 +2,18 @@
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How the ranks of a plan are brought together, and what they run."""
+"""The plan as later gates know it: how its ranks are brought together, where its model is, and what they run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.dgxspark.serving.plugins.module_utils._backend import rank_arguments, with_backend
+from ansible_collections.dgxspark.serving.plugins.module_utils._backend import (
+    rank_arguments,
+    with_backend,
+    with_model,
+)
 from ansible_collections.dgxspark.serving.plugins.module_utils._engine_command import engine_command
 
 
@@ -17,4 +21,9 @@ class FilterModule:
     """Filters of the collection."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        return {"engine_command": engine_command, "rank_arguments": rank_arguments, "with_backend": with_backend}
+        return {
+            "engine_command": engine_command,
+            "rank_arguments": rank_arguments,
+            "with_backend": with_backend,
+            "with_model": with_model,
+        }

@@ -19,6 +19,7 @@ from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._chat_api import Streamed
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
+from ansible_collections.dgxspark.serving.plugins.module_utils._rank_snapshot import UnitState
 
 # Hangs of Ray and of graph replay showed at the second and third request and at two at a time (research on deployers, pains 3, 6).
 REQUESTS_IN_A_ROW = 3
@@ -144,11 +145,12 @@ class Expected:
 
 @dataclass
 class Acceptance:
-    """first_token_seconds: of a streamed answer, 0 if none was asked for."""
+    """tokens_per_second: of the fastest single stream; first_token_seconds: of a streamed answer, 0 if none was asked for."""
 
     answers: list[Answer] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     first_token_seconds: float = 0.0
+    tokens_per_second: float = 0.0
 
     @property
     def failed(self) -> bool:
@@ -221,6 +223,21 @@ def judge_key(status: int) -> list[Finding]:
     ]
 
 
+def judge_units(states: Sequence[UnitState]) -> list[Finding]:
+    """The units of this rank after the last answer."""
+    return [
+        Finding(
+            "ACCEPTANCE.RANK_LOST",
+            ERROR,
+            "acceptance",
+            f"After the answers {state.name} is {state.active} ({state.result}).",
+            f"See its log: journalctl --unit={state.name}.",
+        )
+        for state in states
+        if state.active != "active"
+    ]
+
+
 def accept(
     questions: Sequence[Mapping[str, Any]],
     served_name: str,
@@ -228,10 +245,11 @@ def accept(
     expected: Expected,
     post: Post,
     stream: Stream | None = None,
+    brief: bool = False,
 ) -> Acceptance:
     """Ask the questions and the first again, at least three requests in a row, the last of them streamed; then several at a time.
 
-    Stops at the first wrong answer.
+    brief: each question once. Stops at the first wrong answer.
     """
     result = Acceptance()
 
@@ -245,19 +263,19 @@ def accept(
         return not result.failed
 
     in_a_row = REQUESTS_IN_A_ROW - (1 if stream else 0)
-    row = [*questions, *[questions[0]] * (in_a_row - len(questions))]
+    row = [*questions, *([] if brief else [questions[0]] * (in_a_row - len(questions)))]
     if not all(asked_well([question]) for question in row):
         return result
-    single = [answer.tokens_per_second for answer in result.answers]
-    if stream:
+    result.tokens_per_second = max(answer.tokens_per_second for answer in result.answers)
+    if stream and not brief:
         streamed = stream(request_body(questions[0], served_name, max_tokens))
         result.first_token_seconds = round(streamed.first_token_seconds, 3)
         result.findings += _judge_stream(questions[0], streamed)
         if result.failed:
             return result
-    if not asked_well([questions[number % len(questions)] for number in range(REQUESTS_AT_A_TIME)]):
+    if not brief and not asked_well([questions[0]] * REQUESTS_AT_A_TIME):
         return result
-    result.findings += _judge_speed(max(single, default=0.0), result.first_token_seconds, expected)
+    result.findings += _judge_speed(result.tokens_per_second, result.first_token_seconds, expected)
     return result
 
 

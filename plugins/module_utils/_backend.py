@@ -78,6 +78,12 @@ def with_backend(plan: Mapping[str, Any], choice: Mapping[str, Any]) -> dict[str
     }
 
 
+def with_model(plan: Mapping[str, Any], location: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan with the place where the head has the model. location: host_survey's C(model), or empty before it."""
+    place = {name: location[name] for name in ("folder", "mount", "complete") if name in location}
+    return {**plan, "model": {**plan["model"], **place}}
+
+
 def backend_arguments(plan: Mapping[str, Any]) -> list[str]:
     """Arguments of C(vllm serve) on the host of this plan. All ranks get the same arguments otherwise."""
     if plan["backend"] != MP:

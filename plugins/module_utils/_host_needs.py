@@ -26,6 +26,7 @@ PICKED_BY_KERNEL = 50999
 class Needs:
     """C(ports): must be free or held by what makes room; C(paths): name to path whose disk is measured; C(needed_gib): by name.
 
+    C(repository): name of the model on the hub, where this host is to look for it in caches, too; None where it is not.
     C(stop), C(keep): the user's lists of a planned teardown; C(stop) is None where none is planned.
     """
 
@@ -39,6 +40,7 @@ class Needs:
     keep: Mapping[str, Sequence[str]] = field(default_factory=dict)
     end_orphans: bool = False
     firewall: bool = False
+    repository: str | None = None
 
 
 def needed_ports(plan: Mapping[str, Any], host: Mapping[str, Any]) -> tuple[int, ...]:
@@ -70,6 +72,7 @@ def needs_of(plan: Mapping[str, Any]) -> Needs:
     return Needs(
         ports=needed_ports(plan, own),
         paths={"model": str(plan["model"]["folder"])},
+        repository=str(plan["model"].get("repository") or "") if own["role"] == "head" else None,
         needed_gib={"model": round(float(plan["model"]["weights_gb"]) * GB / GIB, 3)},
         units=(*plan["stop"]["units"], *plan["keep"]["units"], *MANAGED_UNITS),
         images=tuple(str(candidate["image"]) for candidate in plan["candidates"]),

@@ -26,6 +26,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils import _host_runt
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_firewall import read_firewalls
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_needs import Needs
+from ansible_collections.dgxspark.serving.plugins.module_utils._hub_cache import locate
 from ansible_collections.dgxspark.serving.plugins.module_utils._listeners import listeners
 from ansible_collections.dgxspark.serving.plugins.module_utils._port_probe import run_probe
 from ansible_collections.dgxspark.serving.plugins.module_utils._process_owner import process_owner
@@ -39,6 +40,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import
     WorkloadError,
     containers,
     loaded_services,
+    once_each,
     run_command,
     units,
 )
@@ -219,7 +221,11 @@ def _teardown(needs: Needs, run: CommandRunner, proc_root: str, survey: Survey) 
 
 def _disks(subject: str, needs: Needs, survey: Survey) -> None:
     docker_root = survey.facts["docker"].get("root")
-    measured = {**needs.paths, **({"docker": docker_root} if docker_root else {})}
+    paths = dict(needs.paths)
+    if needs.repository is not None:
+        survey.facts["model"] = locate(paths["model"], needs.repository)
+        paths["model"] = survey.facts["model"]["folder"]
+    measured = {**paths, **({"docker": docker_root} if docker_root else {})}
     survey.facts["disks"] = {name: disks.measure(path) for name, path in measured.items()}
     for name, needed in needs.needed_gib.items():
         present = disks.weights_gib(measured[name])
@@ -285,10 +291,15 @@ def survey_host(
     wishes: runtime.ContainerWishes | None = None,
     run: CommandRunner = run_command,
     proc_root: str = "/proc",
+    brief: bool = False,
 ) -> Survey:
-    """Everything of gates 0 and 2 that needs no library. C(wishes): None where no containers are planned yet."""
+    """Everything of gates 0 and 2 that needs no library. C(wishes): None where no containers are planned yet; brief: the system only."""
     survey = Survey()
     _system(subject, library_folder, proc_root, survey)
+    if brief:
+        return survey
+    # Several parts ask the same; within one look the answer is the same.
+    run = once_each(run)
     _docker(subject, run, survey)
     found = _workloads(subject, needs.units, run, survey)
     _teardown(needs, run, proc_root, survey)

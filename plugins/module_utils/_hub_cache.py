@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._model_folder import ModelFolderError, examine
 
@@ -36,6 +37,18 @@ def mount_of(folder: str) -> str:
     """The folder itself, or the repository's of a snapshot in a hub cache."""
     found = _SNAPSHOT.fullmatch(folder)
     return found["mount"] if found else folder.rstrip("/") or "/"
+
+
+def locate(folder: str, repository: str, caches: Iterable[str] = CACHES) -> dict[str, Any]:
+    """Where the host has the model, or should get it: C(folder), C(mount), whether it is C(complete), and what the folder lacks (C(problem))."""
+    problem = ""
+    try:
+        examine(folder)
+    except (ModelFolderError, OSError) as error:
+        problem = str(error)
+    found = find_complete(repository, caches) if problem and repository else None
+    place = found or Location(folder, mount_of(folder))
+    return {"folder": place.folder, "mount": place.mount, "complete": bool(found) or not problem, "problem": problem}
 
 
 def find_complete(repository: str, caches: Iterable[str] = CACHES) -> Location | None:

@@ -66,6 +66,19 @@ def run_command(argv: Sequence[str]) -> CommandResult:
     return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
+def once_each(run: CommandRunner) -> CommandRunner:
+    """Asks the same only once. Not for commands that change something, nor across something that changes."""
+    answers: dict[tuple[str, ...], CommandResult] = {}
+
+    def ask(argv: Sequence[str]) -> CommandResult:
+        key = tuple(argv)
+        if key not in answers:
+            answers[key] = run(argv)
+        return answers[key]
+
+    return ask
+
+
 @dataclass(frozen=True)
 class Container:
     """state: as Docker names it (running, paused, exited, created); restart_policy: as C(docker run --restart) takes it.

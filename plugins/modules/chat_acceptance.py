@@ -42,6 +42,17 @@ options:
     description: Tokens that an answer may have.
     type: int
     default: 1024
+  brief:
+    description:
+      - Whether each question is asked once only, without further requests in a row, at a time, and streamed. For an engine that was
+        accepted before and has not changed.
+    type: bool
+    default: false
+  units:
+    description: Systemd units of this host that must be active after the answers. An answer may be an engine's last.
+    type: list
+    elements: str
+    default: []
   timeout_seconds:
     description: Seconds for one answer.
     type: float
@@ -98,10 +109,10 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.dgxspark.serving.plugins.module_utils._acceptance import (
-    REQUESTS_AT_A_TIME,
     Expected,
     accept,
     judge_key,
+    judge_units,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._chat_api import ChatApi, read_key
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import (
@@ -111,6 +122,8 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._findings import 
     refused,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_python import require_docker_sdk
+from ansible_collections.dgxspark.serving.plugins.module_utils._rank_snapshot import unit_states
+from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import WorkloadError
 
 
 def main() -> None:
@@ -123,6 +136,8 @@ def main() -> None:
             # Numbers, not secrets: no_log would hide them.
             "max_tokens": {"type": "int", "default": 1024, "no_log": False},
             "timeout_seconds": {"type": "float", "default": 300},
+            "brief": {"type": "bool", "default": False},
+            "units": {"type": "list", "elements": "str", "default": []},
             "expected_tokens_per_second": {"type": "float", "default": 0.0, "no_log": False},
             "expected_first_token_seconds": {"type": "float", "default": 0.0, "no_log": False},
             **findings_argument_spec(),
@@ -137,18 +152,28 @@ def main() -> None:
         module.fail_json(msg=f"api_key_file {options['api_key_file']} cannot be read: {error}. Use become.")
     expected = Expected(options["expected_tokens_per_second"], options["expected_first_token_seconds"])
     acceptance = accept(
-        options["questions"], options["served_name"], options["max_tokens"], expected, api.post, api.stream
+        options["questions"],
+        options["served_name"],
+        options["max_tokens"],
+        expected,
+        api.post,
+        api.stream,
+        options["brief"],
     )
     if api.key and not acceptance.failed:
         try:
             acceptance.findings += judge_key(api.status_without_key())
         except OSError as error:
             module.fail_json(msg=f"The API has answered with the key, and a request without it fails: {error}")
-    single = acceptance.answers[:-REQUESTS_AT_A_TIME] or acceptance.answers
+    if not acceptance.failed:
+        try:
+            acceptance.findings += judge_units(unit_states(options["units"]))
+        except WorkloadError as error:
+            module.fail_json(msg=str(error))
     result: dict[str, Any] = {
         "changed": False,
         "answers": [answer.as_dict() for answer in acceptance.answers],
-        "tokens_per_second": max((answer.tokens_per_second for answer in single), default=0.0),
+        "tokens_per_second": acceptance.tokens_per_second,
         "first_token_seconds": acceptance.first_token_seconds,
         "findings": as_dicts(acceptance.findings),
     }

@@ -37,6 +37,10 @@ options:
     description: Folder of the model, compared with what the last accepted deployment noted.
     type: path
     required: true
+  model_facts:
+    description: What the preset says of the model (architecture and so on), for RV(staged).
+    type: dict
+    default: {}
 """
 
 EXAMPLES = r"""
@@ -59,12 +63,20 @@ differences:
   type: list
   elements: str
   sample: [dgxspark-ray.service does not run]
+staged:
+  description:
+    - What M(dgxspark.serving.staging) need not copy, C(image) (C(identity) and C(names)) and C(model) (C(digest) and C(size) in bytes).
+      Null for what is missing, damaged, another one, or not readable for the engine's container.
+    - Null where nothing differs.
+  returned: always
+  type: dict
 """
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.dgxspark.serving.plugins.module_utils._deployment_state import differences
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_sync import ImageSyncError
-from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import WorkloadError
+from ansible_collections.dgxspark.serving.plugins.module_utils._staging_look import look
+from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import WorkloadError, once_each, run_command
 
 
 def main() -> None:
@@ -75,17 +87,19 @@ def main() -> None:
             "image": {"type": "str", "required": True},
             "image_id": {"type": "str", "required": True},
             "model_folder": {"type": "path", "required": True},
+            "model_facts": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
     options = module.params
+    image, folder = options["image"], options["model_folder"].rstrip("/")
+    run = once_each(run_command)
     try:
-        found = differences(
-            options["files"], options["services"], options["image"], options["image_id"], options["model_folder"]
-        )
+        found = differences(options["files"], options["services"], image, options["image_id"], folder, run=run)
+        staged = look(image, folder, options["model_facts"], run) if found else None
     except (WorkloadError, ImageSyncError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, converged=not found, differences=found)
+    module.exit_json(changed=False, converged=not found, differences=found, staged=staged)
 
 
 if __name__ == "__main__":

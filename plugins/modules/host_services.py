@@ -87,91 +87,20 @@ start_seconds: {description: How long systemd took to start them., returned: alw
 started: {description: Units that were enabled or started., returned: always, type: list, elements: str}
 """
 
-import os
-import time
-from typing import Any
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.dgxspark.serving.plugins.module_utils import _await_ray, _canary, _memguard, _mp_rank
-from ansible_collections.dgxspark.serving.plugins.module_utils._compile_cache import prepare, to_be_removed
-from ansible_collections.dgxspark.serving.plugins.module_utils._host_disks import GIB
-from ansible_collections.dgxspark.serving.plugins.module_utils._host_program import (
-    ProgramError,
-    install_program,
-    is_installed,
-    program_path,
+from ansible_collections.dgxspark.serving.plugins.module_utils._bring_services import (
+    BringError,
+    bring_services,
+    services_arguments,
 )
-from ansible_collections.dgxspark.serving.plugins.module_utils._host_services import (
-    bring_up,
-    file_changes,
-    folder_changes,
-    make_folders,
-    units_to_start,
-    write_changes,
-)
-from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import WorkloadError
-
-PROGRAMS = {item.PROGRAM: item for item in (_await_ray, _canary, _memguard, _mp_rank)}
-
-
-def _modes(folders: dict[str, Any]) -> dict[str, int]:
-    return {path: int(str(mode), 8) for path, mode in folders.items()}
-
-
-def run(module: AnsibleModule) -> dict[str, Any]:
-    options = module.params
-    folders = _modes(options["folders"])
-    programs = {name: PROGRAMS[name] for name in options["programs"] if not is_installed(name, PROGRAMS[name])}
-    files = file_changes(options["files"], options["initial_files"], options["secrets"])
-    cache = options["compile_cache"]
-    removed = to_be_removed(cache, int(options["compile_cache_gib"] * GIB)) if cache else []
-    written = folder_changes(folders) + [change.path for change in files] + [program_path(name) for name in programs]
-    if cache and not os.path.isdir(cache):
-        written.append(cache)
-    started = units_to_start(options["units"])
-    seconds = 0.0
-    if not module.check_mode:
-        make_folders(folders)
-        write_changes(files)
-        for name, source in programs.items():
-            install_program(name, source)
-        if cache:
-            prepare(cache, removed)
-        began = time.monotonic()
-        if started or any(change.path.startswith("/etc/systemd/") for change in files):
-            bring_up(started)
-        seconds = time.monotonic() - began
-    return {
-        "changed": bool(written or removed or started),
-        "written": written,
-        "removed": removed,
-        "started": started,
-        "start_seconds": round(seconds, 1),
-        "diff": [change.diff() for change in files if not change.secret],
-    }
 
 
 def main() -> None:
-    texts: dict[str, Any] = {"type": "dict", "default": {}}
-    module = AnsibleModule(
-        argument_spec={
-            "folders": texts,
-            "files": texts,
-            "initial_files": texts,
-            "secrets": {"type": "dict", "default": {}, "no_log": True},
-            "programs": {"type": "list", "elements": "str", "choices": list(PROGRAMS), "default": []},
-            "compile_cache": {"type": "path"},
-            "compile_cache_gib": {"type": "float", "default": 20.0},
-            "units": {"type": "list", "elements": "str", "default": []},
-        },
-        supports_check_mode=True,
-    )
-    if module.params["compile_cache_gib"] <= 0:
-        module.fail_json(msg=f"compile_cache_gib is {module.params['compile_cache_gib']:g}; it must be larger than 0.")
+    module = AnsibleModule(argument_spec=services_arguments(), supports_check_mode=True)
     try:
-        result = run(module)
-    except (OSError, ProgramError, WorkloadError, ValueError) as error:
-        module.fail_json(msg=f"Cannot bring the deployment's services to this host: {error}")
+        result = bring_services(module.params, module.check_mode)
+    except BringError as error:
+        module.fail_json(msg=str(error))
     module.exit_json(**result)
 
 

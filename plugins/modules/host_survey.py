@@ -55,6 +55,10 @@ options:
     type: list
     elements: str
     default: []
+  brief:
+    description: Whether only the system is looked at (Python, kernel, systemd, libraries), and no container, unit, port or disk.
+    type: bool
+    default: false
   also:
     description:
       - Further looks in the same call, which costs less than calls of their own.
@@ -97,7 +101,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 survey:
-  description: What was found.
+  description: What was found. With O(brief) it ends after C(library_digest).
   returned: always
   type: dict
   contains:
@@ -130,6 +134,12 @@ survey:
     remembered: {description: Digest and id of the images that earlier runs have chosen., type: dict, returned: always}
     disks: {description: Free and total GiB by name., type: dict, returned: always}
     images: {description: Id and size of the plan's images that the engine has., type: dict, returned: always}
+    model:
+      description:
+        - Where the model is or should be (C(folder)), what a container must see of the host for it (C(mount)), whether it is
+          C(complete), and what is wrong with the planned folder (C(problem)). A complete snapshot in a cache of the hub counts.
+      type: dict
+      returned: with O(plan), on the head
     cdi: {description: Files that describe NVIDIA devices to container engines., type: list, elements: str, returned: with O(plan)}
     firewalls:
       description: What refuses packets on this host, as far as it may be read.
@@ -233,6 +243,7 @@ def main() -> None:
             "ulimits": {"type": "list", "elements": "str", "default": []},
             "also": {"type": "list", "elements": "str", "choices": ["memory", "fabric"], "default": []},
             "nvidia_smi": {"type": "str", "default": "nvidia-smi"},
+            "brief": {"type": "bool", "default": False},
             "library_folder": {"type": "path", "default": HOST_LIBRARY_FOLDER},
             **findings_argument_spec(),
         },
@@ -242,7 +253,7 @@ def main() -> None:
     if "fabric" in params["also"] and not params["plan"]:
         module.fail_json(msg="also has fabric, which needs plan: it says which rails and hosts are expected.")
     wishes = ContainerWishes(params["gpu_arguments"], params["devices"], params["ulimits"]) if params["plan"] else None
-    survey = survey_host("host", needs_from(params), params["library_folder"], wishes)
+    survey = survey_host("host", needs_from(params), params["library_folder"], wishes, brief=params["brief"])
     further, findings = look_further(params)
     finish(module, [*survey.findings, *findings], changed=False, survey=survey.facts, **further)
 

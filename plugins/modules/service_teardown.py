@@ -83,6 +83,11 @@ options:
   deployment:
     description: What was accepted, for C(/var/lib/dgxspark/state/deployment.json).
     type: dict
+  services:
+    description:
+      - With O(state=accepted), what holds from now on, as options of M(dgxspark.serving.host_services). It is brought before the way
+        back is let go of.
+    type: dict
   remove_secrets:
     description: With O(state=absent), remove also the keys of the API and of Ray.
     type: bool
@@ -169,6 +174,11 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.dgxspark.serving.plugins.module_utils import _restore_program
+from ansible_collections.dgxspark.serving.plugins.module_utils._bring_services import (
+    BringError,
+    bring_services,
+    services_arguments,
+)
 from ansible_collections.dgxspark.serving.plugins.module_utils._deployment_state import STATE_FILE
 from ansible_collections.dgxspark.serving.plugins.module_utils._files import write_file
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import describe
@@ -265,10 +275,11 @@ def _accepted(module: AnsibleModule) -> dict[str, Any]:
     with at_work(options["restore_folder"]):
         if options["restore_seconds"]:
             renew(options["run"], options["restore_seconds"], options["restore_folder"])
+        brought = bring_services(options["services"], module.check_mode)["changed"] if options["services"] else False
         changed = options["deployment"] is not None and _note(options["deployment"])
         disarm(options["restore_folder"])
         forget_outcome(options["restore_folder"])
-    return {"changed": changed}
+    return {"changed": brought or changed}
 
 
 def _note(deployment: dict[str, Any]) -> bool:
@@ -344,6 +355,7 @@ def main() -> None:
             "wait_seconds": {"type": "int", "default": ANSWERS_AGAIN_SECONDS},
             "reason": {"type": "str", "default": "asked for"},
             "deployment": {"type": "dict"},
+            "services": {"type": "dict", "options": services_arguments()},
             "remove_secrets": {"type": "bool", "default": False, "no_log": False},
             "restore_folder": {"type": "path", "default": RESTORE_FOLDER},
         },
@@ -352,7 +364,7 @@ def main() -> None:
     work = {"stopped": _stopped, "accepted": _accepted, "restored": _restored, "absent": _absent}
     try:
         result = work[module.params["state"]](module)
-    except (WorkloadError, ProgramError) as error:
+    except (BringError, WorkloadError, ProgramError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(**result)
 

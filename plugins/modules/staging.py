@@ -33,7 +33,7 @@ options:
     type: str
     required: true
   hosts:
-    description: Names of all hosts. Each tells the others what it has; where all have everything, nothing is offered or copied.
+    description: Names of all hosts.
     type: list
     elements: str
     required: true
@@ -41,6 +41,12 @@ options:
     description: Name of the head.
     type: str
     required: true
+  looks:
+    description:
+      - Name of a host to what it has, RV(dgxspark.serving.deployment_state#module:staged). Where all have everything, nothing is
+        started on the hosts.
+    type: dict
+    default: {}
   run:
     description: Id of the run.
     type: str

@@ -7,8 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.dgxspark.serving.plugins.module_utils._acceptance import Expected, accept, judge_key
+from ansible_collections.dgxspark.serving.plugins.module_utils._acceptance import (
+    Expected,
+    accept,
+    judge_key,
+    judge_units,
+)
 from ansible_collections.dgxspark.serving.plugins.module_utils._chat_api import Streamed
+from ansible_collections.dgxspark.serving.plugins.module_utils._rank_snapshot import UnitState
 
 QUESTIONS = [
     {"name": "sum", "prompt": "What is 2+2?", "content_matches": r"\b4\b", "reasoning": True},
@@ -60,7 +66,7 @@ def judge(plain: Any = None, tool: Any = None, expected: float = 0) -> tuple[lis
 def test_right_answers_pass(field: str) -> None:
     found, server = judge(completion(reasoning_field=field))
     assert found == []
-    # Both questions and the first again in a row, then both at a time.
+    # Both questions and the first again in a row, then it twice at a time.
     assert server.requests == 5
 
 
@@ -136,3 +142,21 @@ def test_after_a_wrong_answer_nothing_is_streamed() -> None:
 @pytest.mark.parametrize(("status", "ids"), [(401, []), (403, []), (200, ["ACCEPTANCE.KEY_NOT_REQUIRED"])])
 def test_the_key_is_required(status: int, ids: list[str]) -> None:
     assert [finding.id for finding in judge_key(status)] == ids
+
+
+def test_a_unit_that_ended_after_the_last_answer() -> None:
+    states = [
+        UnitState("dgxspark-ray.service", "active", "running", "success", 0),
+        UnitState("dgxspark-vllm.service", "failed", "failed", "exit-code", 0),
+    ]
+    (finding,) = judge_units(states)
+    assert finding.id == "ACCEPTANCE.RANK_LOST"
+    assert "dgxspark-vllm.service is failed (exit-code)" in finding.message
+
+
+def test_brief_asks_each_question_once_and_streams_nothing() -> None:
+    server = Server(completion(), tool_completion())
+    result = accept(QUESTIONS, "qwen35", 64, Expected(), server, lambda body: pytest.fail("streamed"), brief=True)
+    assert (result.findings, server.requests, len(result.answers)) == ([], 2, 2)
+    assert result.tokens_per_second > 0
+    assert accept(QUESTIONS, "qwen35", 64, Expected(), Server(500, 500), brief=True).failed
