@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The plan as later gates know it: how its ranks are brought together, where its model is, and what they run."""
+"""The plan as later gates know it: how its ranks are brought together, where its model is, what they run, what they share."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._backend import (
     with_model,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._engine_command import engine_command
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_services import secrets_in_place
 
 
 class FilterModule:
@@ -24,6 +25,7 @@ class FilterModule:
         return {
             "engine_command": engine_command,
             "rank_arguments": rank_arguments,
+            "secrets_in_place": secrets_in_place,
             "with_backend": with_backend,
             "with_model": with_model,
         }

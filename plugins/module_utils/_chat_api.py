@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 # It finds the folder of the libraries of role host_setup, so it must be imported before them.
-from ansible_collections.dgxspark.serving.plugins.module_utils._host_python import REQUESTS_IMPORT_ERROR
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_python import import_error
 
-if not REQUESTS_IMPORT_ERROR:
+if not import_error("requests"):
     import requests
 
 

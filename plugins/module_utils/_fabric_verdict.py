@@ -227,16 +227,14 @@ Ping = Callable[[str, int, str], ToolResult]
 
 
 def ping_command(address: str, payload: int, source: str) -> list[str]:
-    """A ping that must not be split on its way. Two packets: the first may get lost to address resolution."""
+    """A ping of one packet that must not be split on its way."""
     bound = ["-I", source] if source else []
     return [
         "ping",
         "-n",
         "-q",
         "-c",
-        "2",
-        "-i",
-        "0.2",
+        "1",
         "-W",
         str(_PING_SECONDS),
         "-M",

@@ -9,6 +9,7 @@ PRIVATE to this collection.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
@@ -27,17 +28,6 @@ if os.path.isdir(HOST_LIBRARY_FOLDER) and HOST_LIBRARY_FOLDER not in sys.path:
     # Last: what the distribution brought goes first.
     sys.path.append(HOST_LIBRARY_FOLDER)
 
-DOCKER_IMPORT_ERROR: str | None = None
-REQUESTS_IMPORT_ERROR: str | None = None
-try:
-    import requests
-except ImportError:
-    REQUESTS_IMPORT_ERROR = DOCKER_IMPORT_ERROR = traceback.format_exc()
-try:
-    import docker
-except ImportError:
-    DOCKER_IMPORT_ERROR = traceback.format_exc()
-
 _LIBRARIES_WAY_OUT = f"This brings it to {HOST_LIBRARY_FOLDER}: ansible-playbook dgxspark.serving.host_setup -i INVENTORY --ask-become-pass"
 DEFAULT_DOCKER_HOST = "unix:///var/run/docker.sock"
 # An engine that does not answer a ping for so long is reported as hanging. Ours: 20 x the 3 s of a loaded engine.
@@ -52,28 +42,32 @@ def docker_argument_spec() -> dict[str, Any]:
     return {"docker_host": {"type": "str", "default": DEFAULT_DOCKER_HOST}}
 
 
+def import_error(library: str) -> str | None:
+    """Why a library cannot be imported on this host, or None.
+
+    Libraries are imported by the functions that need them: most modules need none, and the import takes a tenth of a second.
+    """
+    try:
+        importlib.import_module(library)
+    except ImportError:
+        return traceback.format_exc()
+    return None
+
+
 def require_docker_sdk(module: AnsibleModule) -> None:
     """Fail with the way out when the Docker SDK for Python is missing on the host."""
-    if DOCKER_IMPORT_ERROR:
-        module.fail_json(
-            msg=missing_required_lib(
-                "docker",
-                reason=f"to talk to the Docker Engine. {_LIBRARIES_WAY_OUT}",
-            ),
-            exception=DOCKER_IMPORT_ERROR,
-        )
+    _require(module, "docker", "to talk to the Docker Engine")
 
 
-def require_requests(module: AnsibleModule) -> None:
+def require_requests(module: AnsibleModule, purpose: str) -> None:
     """Fail with the way out when the library requests is missing on the host."""
-    if REQUESTS_IMPORT_ERROR:
-        module.fail_json(
-            msg=missing_required_lib(
-                "requests",
-                reason=f"to talk to a registry of images. {_LIBRARIES_WAY_OUT}",
-            ),
-            exception=REQUESTS_IMPORT_ERROR,
-        )
+    _require(module, "requests", purpose)
+
+
+def _require(module: AnsibleModule, library: str, purpose: str) -> None:
+    error = import_error(library)
+    if error:
+        module.fail_json(msg=missing_required_lib(library, reason=f"{purpose}. {_LIBRARIES_WAY_OUT}"), exception=error)
 
 
 def connect_engine(docker_host: str = DEFAULT_DOCKER_HOST) -> APIClient:
@@ -81,6 +75,9 @@ def connect_engine(docker_host: str = DEFAULT_DOCKER_HOST) -> APIClient:
 
     Raises EngineUnavailable when the engine does not answer or the user may not talk to it.
     """
+    import docker
+    import requests
+
     socket_path = docker_host.removeprefix("unix://")
     try:
         client = docker.APIClient(base_url=docker_host, version="auto", timeout=ENGINE_TIMEOUT_SECONDS)
@@ -100,17 +97,24 @@ def connect_engine(docker_host: str = DEFAULT_DOCKER_HOST) -> APIClient:
 
 def is_engine_error(error: Exception) -> bool:
     """Whether the engine or the way to it is to blame."""
+    import docker
+    import requests
+
     return isinstance(error, (docker.errors.DockerException, requests.exceptions.RequestException))
 
 
 def engine_error() -> type[Exception]:
     """What the Docker SDK raises when the engine refuses something."""
+    import docker
+
     error: type[Exception] = docker.errors.APIError
     return error
 
 
 def look_up(inspect: Callable[[str], dict[str, Any]], name: str) -> dict[str, Any] | None:
     """What C(inspect) of a client says about C(name); None when the engine has no such object."""
+    import docker
+
     try:
         return inspect(name)
     except docker.errors.NotFound:

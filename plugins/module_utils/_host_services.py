@@ -9,6 +9,7 @@ PRIVATE to this collection.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import string
@@ -108,9 +109,10 @@ def bring_up(names: Sequence[str], run: CommandRunner = run_command) -> None:
 
     Raises WorkloadError with the journal of each that does not start.
     """
-    reload_systemd(run)
     if not names:
+        reload_systemd(run)
         return
+    # Reads the units anew, too (systemctl(1), "enable"), also where they are enabled already.
     enable_units(names, True, run)
     try:
         start_units(names, run, wait=True)
@@ -133,6 +135,22 @@ def read_secret(path: str) -> str | None:
     """The secret of a file, or None where there is none. Raises OSError when it cannot be read."""
     present = _present(path)
     return present[0].decode("utf-8").strip() if present else None
+
+
+def secret_digests(paths: Sequence[str]) -> dict[str, str]:
+    """SHA-256 of each secret that is there: enough to see whether hosts have the same. Raises OSError when one cannot be read."""
+    found = {path: read_secret(path) for path in paths}
+    return {path: hashlib.sha256(secret.encode()).hexdigest() for path, secret in found.items() if secret}
+
+
+def secrets_in_place(
+    known: Mapping[str, Mapping[str, str]], head: str, own: Sequence[str], shared: Sequence[str]
+) -> bool:
+    """Whether the head has its own secrets, and all hosts have the same shared ones. known: host to secret_digests() of it."""
+    wanted = known.get(head) or {}
+    if not all(path in wanted for path in (*own, *shared)):
+        return False
+    return all((found or {}).get(path) == wanted[path] for found in known.values() for path in shared)
 
 
 def new_secret(length: int) -> str:

@@ -146,7 +146,7 @@ class MemoryCheck:
         if not any(holder.container_id for holder in snapshot.holders):
             return snapshot
         reason = "the Docker SDK for Python is missing on this host (role host_setup brings it)"
-        if not host_python.DOCKER_IMPORT_ERROR:
+        if not host_python.import_error("docker"):
             try:
                 client = host_python.connect_engine(self.params["docker_host"])
                 holders = name_containers(

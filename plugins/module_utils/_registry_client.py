@@ -20,14 +20,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.dgxspark.serving.plugins.module_utils import _host_python as host_python
+from ansible_collections.dgxspark.serving.plugins.module_utils import _host_python  # noqa: F401 - where requests is found
 from ansible_collections.dgxspark.serving.plugins.module_utils._registry_login import Credentials, Reference
 
+# requests is imported by the functions that need it (_host_python.import_error).
 if TYPE_CHECKING:
     import requests
-else:
-    # None where it is missing, which the module says before it asks a registry.
-    requests = getattr(host_python, "requests", None)
 
 # Media types of manifests and of lists of them (OCI image specification 1.1, Docker image manifest version 2, schema 2).
 _INDEX_TYPES = (
@@ -53,6 +51,7 @@ class RegistryError(Exception):
     """What a registry did instead of answering. id: of the finding that comes of it."""
 
     def __init__(self, id: str, message: str, remedy: str = "", evidence: str = "") -> None:
+
         super().__init__(message)
         self.id, self.message, self.remedy, self.evidence = id, message, remedy, evidence
 
@@ -123,6 +122,8 @@ class RegistryClient:
     """One repository of a registry. bytes_read: all that it sent."""
 
     def __init__(self, reference: Reference, access: Access) -> None:
+        import requests
+
         self.reference, self.access = reference, access
         self.session = requests.Session()
         self.bytes_read = 0
@@ -177,6 +178,8 @@ class RegistryClient:
         self.bytes_read += size
 
     def _body(self, answer: requests.Response, what: str) -> bytes:
+        import requests
+
         parts, size = [], 0
         try:
             for part in answer.iter_content(1 << 16):
@@ -215,6 +218,8 @@ class RegistryClient:
         raise RegistryError("REMOTE.RATE_LIMITED", f"The registry refuses {what} again and again.")
 
     def _send(self, url: str, headers: dict[str, str], authorization: str) -> requests.Response:
+        import requests
+
         try:
             return self.session.get(
                 url,
@@ -292,6 +297,8 @@ class RegistryClient:
         return f"Bearer {self._token(realm, parts)}"
 
     def _token(self, realm: str, parts: dict[str, str]) -> str:
+        import requests
+
         scope = parts.get("scope") or f"repository:{self.reference.repository}:pull"
         asked = {"service": parts.get("service", ""), "scope": scope}
         credentials, timeout = self.access.credentials, _SILENCE_SECONDS

@@ -121,7 +121,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._findings import 
     findings_argument_spec,
     refused,
 )
-from ansible_collections.dgxspark.serving.plugins.module_utils._host_python import require_docker_sdk
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_python import require_requests
 from ansible_collections.dgxspark.serving.plugins.module_utils._rank_snapshot import unit_states
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import WorkloadError
 
@@ -144,7 +144,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    require_docker_sdk(module)
+    require_requests(module, "to talk to the API")
     options = module.params
     try:
         api = ChatApi(options["url"], read_key(options["api_key_file"]), options["timeout_seconds"])

@@ -101,7 +101,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    require_requests(module)
+    require_requests(module, "to talk to the API")
     options = module.params
     if min([*options["streams"], options["requests"], options["max_tokens"]], default=0) < 1:
         module.fail_json(msg="streams, requests and max_tokens must be 1 or more.")

@@ -37,6 +37,11 @@ options:
     description: Folder of the model, compared with what the last accepted deployment noted.
     type: path
     required: true
+  secrets:
+    description: Files of secrets whose digests are wanted, for RV(secrets).
+    type: list
+    elements: path
+    default: []
   model_facts:
     description: What the preset says of the model (architecture and so on), for RV(staged).
     type: dict
@@ -63,6 +68,10 @@ differences:
   type: list
   elements: str
   sample: [dgxspark-ray.service does not run]
+secrets:
+  description: SHA-256 of each file in O(secrets) that is there. It tells whether hosts have the same secret, and not which.
+  returned: always
+  type: dict
 staged:
   description:
     - What M(dgxspark.serving.staging) need not copy, C(image) (C(identity) and C(names)) and C(model) (C(digest) and C(size) in bytes).
@@ -74,6 +83,7 @@ staged:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.dgxspark.serving.plugins.module_utils._deployment_state import differences
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_services import secret_digests
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_sync import ImageSyncError
 from ansible_collections.dgxspark.serving.plugins.module_utils._staging_look import look
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import WorkloadError, once_each, run_command
@@ -87,6 +97,7 @@ def main() -> None:
             "image": {"type": "str", "required": True},
             "image_id": {"type": "str", "required": True},
             "model_folder": {"type": "path", "required": True},
+            "secrets": {"type": "list", "elements": "path", "default": [], "no_log": False},
             "model_facts": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
@@ -97,9 +108,10 @@ def main() -> None:
     try:
         found = differences(options["files"], options["services"], image, options["image_id"], folder, run=run)
         staged = look(image, folder, options["model_facts"], run) if found else None
-    except (WorkloadError, ImageSyncError) as error:
+        secrets = secret_digests(options["secrets"])
+    except (OSError, WorkloadError, ImageSyncError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, converged=not found, differences=found, staged=staged)
+    module.exit_json(changed=False, converged=not found, differences=found, staged=staged, secrets=secrets)
 
 
 if __name__ == "__main__":

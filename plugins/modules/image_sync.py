@@ -132,7 +132,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     if module.params["role"] == "head" and module.params["source"]:
-        host_python.require_requests(module)
+        host_python.require_requests(module, "to talk to a registry of images")
     progress = Progress(module.params["progress_path"] or "")
     end_progress = progress.begin()
     try:

@@ -416,7 +416,7 @@ def run(module: AnsibleModule) -> list[Result]:
         gpu_archs=bool(wishes.gpu_arch),
     )
     if params["source"] == "remote":
-        host_python.require_requests(module)
+        host_python.require_requests(module, "to talk to a registry of images")
         return probe_all(RemoteProbe(settings, request, wishes, cache_of(settings)), params["image"], None)
     host_python.require_docker_sdk(module)
 

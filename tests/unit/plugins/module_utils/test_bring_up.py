@@ -5,9 +5,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
-from ansible_collections.dgxspark.serving.plugins.module_utils._host_services import bring_up, units_to_start
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_services import (
+    bring_up,
+    secret_digests,
+    secrets_in_place,
+    units_to_start,
+)
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import CommandResult, WorkloadError
 
 GUARD, RAY = "dgxspark-memguard.service", "dgxspark-ray.service"
@@ -48,7 +54,7 @@ def test_only_what_is_not_there_is_started() -> None:
 def test_one_transaction_for_all_units() -> None:
     systemd = Systemd({GUARD: ("inactive", "disabled"), RAY: ("inactive", "disabled")})
     bring_up([GUARD, RAY], systemd)
-    assert systemd.asked == ["systemctl daemon-reload", "systemctl enable", "systemctl start"]
+    assert systemd.asked == ["systemctl enable", "systemctl start"]
 
 
 def test_the_unit_that_does_not_start_is_named_with_its_journal() -> None:
@@ -61,3 +67,28 @@ def test_a_changed_file_of_units_that_run_is_read_anew() -> None:
     systemd = Systemd({})
     bring_up([], systemd)
     assert systemd.asked == ["systemctl daemon-reload"]
+
+
+KEY, TOKEN = "/etc/dgxspark/api-key", "/etc/dgxspark/ray-token"
+
+
+@pytest.mark.parametrize(
+    ("known", "in_place"),
+    [
+        ({"head": {KEY: "1", TOKEN: "2"}, "worker": {TOKEN: "2"}}, True),
+        ({"head": {KEY: "1", TOKEN: "2"}, "worker": {TOKEN: "3"}}, False),
+        ({"head": {KEY: "1", TOKEN: "2"}, "worker": {}}, False),
+        ({"head": {KEY: "1", TOKEN: "2"}, "worker": None}, False),
+        ({"head": {TOKEN: "2"}, "worker": {TOKEN: "2"}}, False),
+        ({}, False),
+    ],
+)
+def test_secrets_are_in_place_where_all_hosts_have_the_same(known: dict[str, dict[str, str]], in_place: bool) -> None:
+    assert secrets_in_place(known, "head", [KEY], [TOKEN]) is in_place
+
+
+def test_digests_tell_no_secret(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("planted-secret\n")
+    (tmp_path / "empty").touch()
+    found = secret_digests([str(tmp_path / name) for name in ("token", "empty", "missing")])
+    assert list(found) == [str(tmp_path / "token")] and "planted" not in str(found)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 from ansible_collections.dgxspark.serving.plugins.module_utils import _memory_check
 from ansible_collections.dgxspark.serving.plugins.modules import gpu_memory_check
@@ -395,7 +396,7 @@ class FakeEngine:
         try:
             return self.containers[identity]
         except KeyError:
-            raise _memory_check.host_python.docker.errors.NotFound("no such container") from None
+            raise docker.errors.NotFound("no such container") from None
 
 
 def test_container_has_name_labels_and_the_unit_that_runs_it(host, check, monkeypatch):

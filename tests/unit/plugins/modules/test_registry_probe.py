@@ -10,6 +10,7 @@ import re
 import time
 from typing import Any
 
+import docker
 import pytest
 from ansible_collections.dgxspark.serving.plugins.module_utils import _host_python as host_python
 from ansible_collections.dgxspark.serving.plugins.module_utils import _image_layers as image_layers
@@ -280,7 +281,7 @@ def test_engine_that_refuses_is_a_failure_with_the_name_of_the_image(probe, monk
     engine = FakeEngine({"img": vllm_image(REGISTRY)})
 
     def refuse(*_arguments: Any, **_options: Any) -> Any:
-        raise registry_probe.host_python.docker.errors.APIError("no space left on device")
+        raise docker.errors.APIError("no space left on device")
 
     monkeypatch.setattr(engine, "create_container", refuse)
     result = probe(engine.held, fake=engine)
