@@ -265,12 +265,18 @@ def _kv_cache(told: Told, event: Event, facts: Facts, known: Mapping[str, Any]) 
     numbers["short_gib"] = round(float(numbers["needed_gib"]) - float(numbers["available_gib"]), 2)
     fits = numbers.get("feasible_max_model_len")
     told.texts["feasible"] = f"; {fits} tokens would fit" if fits else ""
-    told.texts["feasible_max_model_len"] = fits or "less"
-    now, total = known["settings"].utilization, known["limits"].total_gib
-    told.texts["utilization_text"] = " higher than now"
-    if now and total:
-        numbers["sufficient_utilization"] = ladder.sufficient_utilization(now, numbers["short_gib"], total)
-        told.texts["utilization_text"] = f" {numbers['sufficient_utilization']:g} instead of {now:g}"
+    told.texts["context_text"] = f"Set max_model_len to at most {fits}" if fits else "Lower max_model_len"
+    short, now, total = numbers["short_gib"], known["settings"].utilization, known["limits"].total_gib
+    # The engine rounds both to two digits: of a tiny model nothing is left to see.
+    told.texts["short_text"] = f"{short} GiB " if short > 0 else ""
+    told.texts["utilization_text"] = "raise the utilization"
+    if short > 0:
+        told.texts["utilization_text"] = f"give the engine {short} GiB more: utilization higher than now"
+        if now and total:
+            numbers["sufficient_utilization"] = ladder.sufficient_utilization(now, short, total)
+            told.texts["utilization_text"] = (
+                f"give the engine {short} GiB more: utilization {numbers['sufficient_utilization']:g} instead of {now:g}"
+            )
 
 
 def _ray_monitor(told: Told, event: Event, facts: Facts, known: Mapping[str, Any]) -> None:

@@ -105,9 +105,9 @@ MEMORY_RULES = (
             r"max seq len \((?P<max_model_len>\d+)\), \(?(?P<needed_gib>[\d.]+) GiB KV cache is needed, which is larger than the "
             r"available KV cache memory \((?P<available_gib>-?[\d.]+) GiB\)(?:.*?estimated maximum model length is (?P<feasible_max_model_len>\d+))?"
         ),
-        "The KV cache is {short_gib} GiB too small for one request of {max_model_len} tokens: {needed_gib} GiB needed, "
+        "The KV cache is {short_text}too small for one request of {max_model_len} tokens: {needed_gib} GiB needed, "
         "{available_gib} GiB there{feasible}. Weights and connections are fine.",
-        "Set max_model_len to at most {feasible_max_model_len}, or give the engine {short_gib} GiB more: utilization{utilization_text}.",
+        "{context_text}, or {utilization_text}.",
         phase=KV_CACHE,
     ),
     Rule(

@@ -42,6 +42,19 @@ class Run:
         """Numbers of the gates that were entered, in order."""
         return re.findall(r"^== Gate (\S+):", self.output, re.MULTILINE)
 
+    @property
+    def calls(self) -> dict[str, list[str]]:
+        """The tasks that asked a host over SSH, once for each time, by host. Of a run with -vvv; waits ask as long as they last."""
+        found: dict[str, list[str]] = {}
+        task = ""
+        for line in self.output.splitlines():
+            if line.startswith("TASK ["):
+                task = line.partition("[")[2].rpartition("]")[0].rpartition(" : ")[2]
+            elif asked := re.match(r"<(\S+)> SSH: EXEC ", line):
+                if not task.startswith("Wait until"):
+                    found.setdefault(asked[1], []).append(task)
+        return found
+
     def assert_stopped_at(self, gate: str) -> None:
         assert self.returncode != 0, self.output[-3000:]
         assert self.gates[-1] == gate, self.output[-3000:]

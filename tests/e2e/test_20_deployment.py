@@ -92,7 +92,7 @@ def test_a_lost_worker_ends_the_wait_and_everything_comes_back(embeddings_before
 
 
 def test_two_hosts_serve(embeddings_before: tuple[str, str]) -> None:
-    run = run_playbook()
+    run = run_playbook("-vvv")
     assert run.returncode == 0, run.output[-3000:]
     assert run.gates == ["0", "1", "2", "3", "4", "4b", "5", "6", "7", "9", "10"]
     text = " ".join(run.output.split())
@@ -101,6 +101,8 @@ def test_two_hosts_serve(embeddings_before: tuple[str, str]) -> None:
     assert "answer 2 + 2 = 4." in text
     assert "vLLM 0.14.1 does not know Qwen3_5MoeForConditionalGeneration; the closest it knows is" in text
     assert "2 Ray nodes, 2 GPU(s), Ray 2.60" in text
+    # On hosts that have image and weights: the runs before have staged them.
+    assert {host: len(tasks) for host, tasks in run.calls.items()} == {"lab-head": 10, "lab-worker": 8}, run.calls
     # The ranks have spoken to each other in the serving image, but without a GPU nothing is proven.
     assert re.search(r"transport not proven: the trial ran over gloo \([\d.]+ Gbit/s\)", text)
 
@@ -163,11 +165,13 @@ def test_no_secret_in_arguments_environment_or_journal() -> None:
 
 
 def test_again_changes_nothing() -> None:
-    run = run_playbook()
+    run = run_playbook("-vvv")
     assert run.returncode == 0, run.output[-3000:]
     assert run.changed == dict.fromkeys(HOSTS, 0)
     assert run.gates == ["0", "1", "2", "3", "10"]
     assert "nothing: the hosts are as planned" in run.output
+    # A round trip costs more than what it is made for.
+    assert {host: len(tasks) for host, tasks in run.calls.items()} == {"lab-head": 5, "lab-worker": 4}, run.calls
 
 
 def test_check_mode_on_serving_hosts() -> None:

@@ -137,6 +137,26 @@ def test_memory_that_falls_below_the_floor_ends_the_engine_and_not_the_host() ->
     wait_until(answers, SERVES_AGAIN_WITHIN_SECONDS)
 
 
+def test_the_ladder_on_vllm_s_own_refusal() -> None:
+    """3.2 MB of KV cache hold three blocks of the attention layer beside the states of the other layers: 3456 tokens."""
+    lab("mutation", "faulty")
+    candidates = [{"image": "vllm-node:faulty", "engine": "vllm", "local": True}]
+    asked = {
+        "spark_max_model_len": 4096,
+        "spark_engine_arguments": ["--kv-cache-memory-bytes", "3200000"],
+        "spark_candidates": candidates,
+        "ray_cluster_environment": {"LAB_FAULT": "small-cache"},
+    }
+    run = run_playbook("-e", json.dumps(asked))
+    assert run.returncode == 0, run.output[-3000:]
+    assert run.output.count("ladder, rung ") == 1
+    assert "ladder        rung 1: max_model_len 4096 to 3456: the longest that fits, as the engine says" in run.output
+    assert '"--max-model-len" "3456"' in on("spark-head", "cat", "/etc/systemd/system/dgxspark-vllm.service")
+    # What worked is remembered: the next run begins with it.
+    again = run_playbook("-e", json.dumps(asked))
+    assert set(again.changed.values()) == {0} and "ladder, rung" not in again.output
+
+
 def test_a_stop_leaves_no_process_behind() -> None:
     on("spark-head", "systemctl", "stop", "dgxspark-vllm.service", "dgxspark-ray.service")
     on("spark-worker", "systemctl", "stop", "dgxspark-ray.service")

@@ -4,6 +4,7 @@
 LAB_FAULT in its environment says which:
 no-kernel: prints what an engine prints whose image has no code for the GPU, and ends with 1;
 graph-capture: prints what an engine on a GPU prints that runs out of memory while it captures graphs, and ends with 1;
+small-cache: the real engine, which heeds --kv-cache-memory-bytes: the build for CPUs does not while KV_SPACE is set, as in the image;
 first-request, second-of-two: the real engine serves behind this program, and its core is killed when the first completion, or a
 second one at the same time, is asked for.
 """
@@ -21,6 +22,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 REAL = "/usr/local/bin/vllm-real"
+# The variable of vLLM's build for CPUs (platforms/cpu.py).
+KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 # The real engine listens there, on the loopback address only.
 INNER_PORT = 20990
 CORE = b"VLLM::EngineCore"
@@ -135,7 +138,9 @@ def value_of(arguments: list[str], name: str, default: str) -> str:
 
 def main(arguments: list[str]) -> int:
     fault = os.environ.get("LAB_FAULT")
-    if not fault:
+    if fault == "small-cache":
+        del os.environ[KV_SPACE]
+    if not fault or fault == "small-cache":
         os.execv(REAL, [REAL, *arguments])
     if fault in LOGS:
         print(LOGS[fault], flush=True)

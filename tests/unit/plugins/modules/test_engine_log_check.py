@@ -272,3 +272,16 @@ def test_fail_on_and_files(run_module, case_text, tmp_path):
 def test_a_plan_of_another_form_is_refused(run_module, case_text):
     result = run_module(engine_log_check, log=case_text("045", "log"), plan={"hosts": "spark-a"})
     assert result["failed"] and result["msg"].startswith("plan: ")
+
+
+def test_kv_cache_of_a_tiny_model_has_no_numbers_to_show(run_module):
+    """vLLM 0.32 for CPUs with 1.6 MB of KV cache: no length fits, and two digits of a GiB show nothing."""
+    line = (
+        "ValueError: To serve at least one request with the model's max seq len (4096), (0.0 GiB KV cache is needed, which is larger than "
+        "the available KV cache memory (0.0 GiB). Try increasing `gpu_memory_utilization` (which also controls CPU memory on the CPU "
+        "backend) or decreasing `max_model_len` when initializing the engine."
+    )
+    result = run_module(engine_log_check, log=line, plan={"utilization": 0.52, "total_gib": 119.7})
+    (finding,) = [finding for finding in result["findings"] if finding["id"] == "ENGINE.KV_CACHE_TOO_SMALL"]
+    assert finding["message"].startswith("The KV cache is too small for one request of 4096 tokens")
+    assert finding["remedy"] == "Lower max_model_len, or raise the utilization."
