@@ -50,9 +50,8 @@ class Run:
         for line in self.output.splitlines():
             if line.startswith("TASK ["):
                 task = line.partition("[")[2].rpartition("]")[0].rpartition(" : ")[2]
-            elif asked := re.match(r"<(\S+)> SSH: EXEC ", line):
-                if not task.startswith("Wait until"):
-                    found.setdefault(asked[1], []).append(task)
+            elif (asked := re.match(r"<(\S+)> SSH: EXEC ", line)) and not task.startswith("Wait until"):
+                found.setdefault(asked[1], []).append(task)
         return found
 
     def assert_stopped_at(self, gate: str) -> None:
