@@ -1,7 +1,7 @@
 # The commands of the README. Everything they need is installed by them (Debian 12 or Ubuntu, as root).
 RUN := tests/ci/run.sh
 
-.PHONY: demo test check test-full bench lab-up lab-reset lab-down
+.PHONY: demo test check docs test-full bench lab-up lab-reset lab-down
 
 demo: ## bring up the lab, deploy, show the answer
 	$(RUN) demo
@@ -11,6 +11,9 @@ test: ## all tests of a change
 
 check: ## everything that needs no Docker
 	$(RUN) check
+
+docs: ## the site of the documentation, in build/docs/html
+	$(RUN) docs
 
 test-full: ## what is too long for every change: make test-full PART=faults, gates, matrix, molecule, mp, preflight, registry, rollback, serving, sglang, sizes or staging
 	$(RUN) full $(PART)

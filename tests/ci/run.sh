@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All checks and tests, a step each: run.sh tools|check|artefact|lab|demo|e2e|molecule|test|bench|full PART
+# All checks and tests, a step each: run.sh tools|check|docs|artefact|lab|demo|e2e|molecule|test|bench|full PART
 # Caches lie outside the checkout (DGXSPARK_CACHE) and may be missing.
 set -euo pipefail
 
@@ -101,6 +101,21 @@ environment() {
     fi
 }
 
+# The site of the documentation, in build/docs/html. A warning ends it: a link that leads nowhere, an option that is not there.
+docs() {
+    environment venv-docs python3 ansible-core==2.19.14 antsibull-docs==2.28.0 sphinx==9.0.4 myst-parser==5.2.0 sphinx-ansible-theme==0.10.4 \
+        ansible-pygments==0.1.2
+    say "documentation: the site"
+    rm -rf build/docs
+    local with=(env "PATH=$cache/venv-docs/bin:$PATH" "ANSIBLE_COLLECTIONS_PATH=$checkout/.collections")
+    python3 tests/ci/docs_site.py build/docs/source
+    mkdir build/docs/source/collection
+    "${with[@]}" antsibull-docs collection --use-current --squash-hierarchy --fail-on-error --dest-dir build/docs/source/collection \
+        dgxspark.serving
+    "${with[@]}" sphinx-build -q -W --keep-going -c docs/site build/docs/source build/docs/html
+    echo "build/docs/html/index.html"
+}
+
 # A Python that the newest ansible-core runs on (3.12 or newer), of the PATH or of pyenv.
 newer_python() {
     local found
@@ -165,6 +180,7 @@ everything() {
     (python3 tests/lab/lab.py up) >"$cache/lab.log" 2>&1 &
     local lab=$!
     check
+    docs
     artefact
     say "waiting for the lab"
     wait "$lab" || {
@@ -280,12 +296,13 @@ full() {
     esac
 }
 
-step=${1:?"a step: tools, check, artefact, lab, demo, e2e, molecule, test, bench or full"}
+step=${1:?"a step: tools, check, docs, artefact, lab, demo, e2e, molecule, test, bench or full"}
 shift
 tools
 case "$step" in
 tools) echo "$venv" ;;
 check) check ;;
+docs) docs ;;
 artefact) artefact ;;
 lab) lab_up ;;
 demo) demo ;;
