@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 project = "dgxspark.serving"
-copyright = "dgxspark.serving contributors"  # noqa: A001 - Sphinx names it so
+copyright = "dgxspark.serving contributors"
 html_title = "dgxspark.serving"
 html_theme = "sphinx_ansible_theme"
 html_theme_options = {"topbar_links": {}, "vcs_pageview_mode": "view"}

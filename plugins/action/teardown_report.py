@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.dgxspark.serving.plugins.plugin_utils._host_results import HostResultsAction
 
 display = Display()
 
@@ -34,24 +34,12 @@ def describe_teardown(result: Mapping[str, Any], check_mode: bool = False) -> li
     return lines
 
 
-class ActionModule(ActionBase):
-    """Says what was stopped, kept and brought back on each host. Runs on the control node only."""
+class ActionModule(HostResultsAction):
+    """Says what was stopped, kept and brought back on each host."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
-    _VALID_ARGS = frozenset(("results",))
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        super().run(tmp, task_vars)
-        variables = task_vars or {}
-        failures = []
-        for host in variables["ansible_play_hosts_all"]:
-            result = variables["hostvars"][host].get(str(self._task.args["results"])) or {}
-            if result.get("failed") or result.get("unreachable"):
-                failures.append(f"{host}: {result.get('msg') or 'no answer'}")
-            lines = describe_teardown(result, self._task.check_mode) or ["nothing to do"]
-            for line in lines if not result.get("failed") and not result.get("unreachable") else []:
-                display.display(f"   [{host}] {line}")
-        if failures:
-            return {"changed": False, "failed": True, "msg": "\n".join(failures)}
-        return {"changed": False}
+    def show(self, host: str, result: Mapping[str, Any]) -> str:
+        if result.get("failed") or result.get("unreachable"):
+            return str(result.get("msg") or "no answer")
+        for line in describe_teardown(result, self._task.check_mode) or ["nothing to do"]:
+            display.display(f"   [{host}] {line}")
+        return ""

@@ -19,6 +19,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._findings import 
     Finding,
     describe,
 )
+from ansible_collections.dgxspark.serving.plugins.module_utils._log_input import CannotLook, log_arguments, read_logs
 from ansible_collections.dgxspark.serving.plugins.module_utils._memory import parse_meminfo
 from ansible_collections.dgxspark.serving.plugins.module_utils._nccl_env import (
     EnvironmentJudge,
@@ -38,10 +39,6 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._tool import Tool
 TOOL_SECONDS = 10.0
 
 
-class CannotLook(Exception):
-    """Something that is needed cannot be read; the message says what."""
-
-
 def read_addresses() -> tuple[Address, ...]:
     answer = run_tool(["ip", "-j", "-4", "addr", "show"], TOOL_SECONDS)
     if answer.missing:
@@ -56,19 +53,6 @@ def ping(address: str, payload: int, source: str) -> ToolResult:
     command = fabric_verdict.ping_command(address, payload, source)
     answer = run_tool(command, TOOL_SECONDS)
     return answer if answer.ok or answer.missing else run_tool(command, TOOL_SECONDS)
-
-
-def read_logs(texts: Any, paths: list[str]) -> list[str]:
-    logs = [texts] if isinstance(texts, str) else list(texts or [])
-    if not all(isinstance(text, str) for text in logs):
-        raise CannotLook("log: it must be a text or a list of texts")
-    for path in paths:
-        try:
-            with open(path, encoding="utf-8", errors="replace") as handle:
-                logs.append(handle.read())
-        except OSError as error:
-            raise CannotLook(f"log_path: cannot read {path}: {error.strerror}") from error
-    return logs
 
 
 def check_peers(peers: list[str]) -> list[str]:
@@ -138,9 +122,7 @@ def fabric_arguments() -> dict[str, Any]:
         "interfaces": {"type": "list", "elements": "str", "default": []},
         "peers": {"type": "list", "elements": "str", "default": []},
         "env": {"type": "dict", "default": {}},
-        # No list: Ansible would split a text at its commas.
-        "log": {"type": "raw"},
-        "log_path": {"type": "list", "elements": "path", "default": []},
+        **log_arguments(),
         "expect_rails": {"type": "int"},
         "expect_mtu": {"type": "int"},
     }

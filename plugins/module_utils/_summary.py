@@ -38,62 +38,48 @@ def summary(values: Mapping[str, Any]) -> str:
     rungs (of the ladder), trial (list of results of rank_trial), trial_backend, acceptance, gates (list of (number, title, seconds)),
     waits (what to seconds), converged, check_mode.
     """
-    plan, choice = values["plan"], values["choice"]
-    first = "the engine" if plan["backend"] == MP else "Ray"
-    lines = ["", f"== {plan['description'] or plan['preset']}"]
-    if choice.get("image"):
-        lines += _row(
-            "image", [f"{choice['image']} ({choice['engine']} {choice['engine_version']}): {choice['reason']}"]
-        )
-        lines += _row("rejected", [f"{entry['image']}: {entry['reason']}" for entry in choice["rejected"]])
-    else:
-        lines += _row(
-            "image", ["not evaluated: the hosts lack the Python libraries that gate 0 brings (this is check mode)"]
-        )
+    plan = values["plan"]
+    lines = ["", f"== {plan['description'] or plan['preset']}", *_image_rows(values["choice"])]
     if values["check_mode"]:
         lines += _row("check mode", ["gates 7 to 10: not evaluated in check mode"])
-    if values["converged"]:
-        lines += _row("changed", ["nothing: the hosts are as planned"])
-    else:
-        lines += _row(
-            "stopped",
-            [
-                f"{host['name']}: {name}"
-                for host in values["hosts"]
-                for name in (host["teardown"] or {}).get("stopped", [])
-            ],
-        )
-    lines += _row(
-        "kept",
-        [f"{host['name']}: {name}" for host in values["hosts"] for name in (host["teardown"] or {}).get("kept", [])],
-    )
-    if not values["converged"]:
-        lines += _row(
-            "memory",
-            [_memory(host["name"], host["memory_before"], host["memory_after"], first) for host in values["hosts"]],
-        )
+    lines += _teardown_rows(values)
     lines += _ranks(values)
     head = next(host for host in plan["hosts"] if host["role"] == "head")
     address = head["management_address"] or head["control_address"] or "127.0.0.1"
-    lines += _row(
-        "API",
-        [
-            f"http://{address}:{plan['api']['port']}/v1 (model {plan['model']['served_name']}, key on {head['name']} in /etc/dgxspark/api-key)"
-        ],
-    )
+    served = f"model {plan['model']['served_name']}, key on {head['name']} in /etc/dgxspark/api-key"
+    lines += _row("API", [f"http://{address}:{plan['api']['port']}/v1 ({served})"])
     lines += _acceptance_rows(values.get("acceptance") or {}, plan)
     # Tokens per second do not reveal a fallback to TCP, so it is said whether a trial has proven the transport.
     if len(plan["hosts"]) > 1 and not values["converged"] and not values["check_mode"]:
         lines += _row("transport", [transport_line(values.get("trial") or [], values.get("trial_backend") or "nccl")])
     waits = ", ".join(f"{what} {seconds}" for what, seconds in (values.get("waits") or {}).items())
-    lines += _row(
-        "seconds",
-        [
-            ", ".join(f"gate {number} {title}: {seconds}" for number, title, seconds in values["gates"]),
-            f"waited for: {waits}" if waits else "",
-        ],
-    )
+    gates = ", ".join(f"gate {number} {title}: {seconds}" for number, title, seconds in values["gates"])
+    lines += _row("seconds", [gates, f"waited for: {waits}" if waits else ""])
     return "\n".join(lines)
+
+
+def _image_rows(choice: Mapping[str, Any]) -> list[str]:
+    if not choice.get("image"):
+        return _row(
+            "image", ["not evaluated: the hosts lack the Python libraries that gate 0 brings (this is check mode)"]
+        )
+    chosen = f"{choice['image']} ({choice['engine']} {choice['engine_version']}): {choice['reason']}"
+    rejected = [f"{entry['image']}: {entry['reason']}" for entry in choice["rejected"]]
+    return _row("image", [chosen]) + _row("rejected", rejected)
+
+
+def _teardown_rows(values: Mapping[str, Any]) -> list[str]:
+    """What was stopped and kept on each host, and what that did to its memory."""
+
+    def named(what: str) -> list[str]:
+        return [f"{host['name']}: {name}" for host in hosts for name in (host["teardown"] or {}).get(what, [])]
+
+    hosts = values["hosts"]
+    if values["converged"]:
+        return _row("changed", ["nothing: the hosts are as planned"]) + _row("kept", named("kept"))
+    first = "the engine" if values["plan"]["backend"] == MP else "Ray"
+    memory = [_memory(host["name"], host["memory_before"], host["memory_after"], first) for host in hosts]
+    return _row("stopped", named("stopped")) + _row("kept", named("kept")) + _row("memory", memory)
 
 
 def _ranks(values: Mapping[str, Any]) -> list[str]:

@@ -159,7 +159,6 @@ findings:
       evidence: "ValueError: To serve at least one request with the model's max seq len (196608), ..."
 """
 
-import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -167,27 +166,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._check_module imp
 from ansible_collections.dgxspark.serving.plugins.module_utils._engine_log_verdict import Diagnosis, diagnose
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import describe, findings_argument_spec
 from ansible_collections.dgxspark.serving.plugins.module_utils._ladder import as_arguments
-
-# A start logs a few MiB even with NCCL_DEBUG=INFO; what is before belongs to older starts.
-MOST_BYTES = 32 * 1024**2
-
-
-class CannotLook(Exception):
-    """Something that is needed cannot be read; the message says what."""
-
-
-def read_logs(texts: Any, paths: list[str]) -> list[str]:
-    logs = [texts] if isinstance(texts, str) else list(texts or [])
-    if not all(isinstance(text, str) for text in logs):
-        raise CannotLook("log: it must be a text or a list of texts")
-    for path in paths:
-        try:
-            with open(path, "rb") as handle:
-                handle.seek(max(0, os.fstat(handle.fileno()).st_size - MOST_BYTES))
-                logs.append(handle.read(MOST_BYTES).decode("utf-8", "replace"))
-        except OSError as error:
-            raise CannotLook(f"log_path: cannot read {path}: {error.strerror}") from error
-    return logs
+from ansible_collections.dgxspark.serving.plugins.module_utils._log_input import CannotLook, log_arguments, read_logs
 
 
 def summary(diagnosis: Diagnosis) -> str:
@@ -220,9 +199,7 @@ def check(params: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            # No list: Ansible would split a text at its commas.
-            "log": {"type": "raw"},
-            "log_path": {"type": "list", "elements": "path", "default": []},
+            **log_arguments(),
             "plan": {"type": "dict", "default": {}},
             **findings_argument_spec(),
         },

@@ -172,7 +172,6 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.dgxspark.serving.plugins.module_utils._check_module import finish
 from ansible_collections.dgxspark.serving.plugins.module_utils._fabric_check import (
-    CannotLook,
     check_fabric,
     fabric_arguments,
 )
@@ -185,6 +184,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._host_needs impor
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_python import HOST_LIBRARY_FOLDER
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_runtime import ContainerWishes
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_survey import survey_host
+from ansible_collections.dgxspark.serving.plugins.module_utils._log_input import CannotLook
 from ansible_collections.dgxspark.serving.plugins.module_utils._memory_check import (
     MemoryCheck,
     MemoryCheckError,

@@ -270,11 +270,11 @@ findings:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.dgxspark.serving.plugins.module_utils._check_module import finish
 from ansible_collections.dgxspark.serving.plugins.module_utils._fabric_check import (
-    CannotLook,
     check_fabric,
     fabric_arguments,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import findings_argument_spec
+from ansible_collections.dgxspark.serving.plugins.module_utils._log_input import CannotLook
 
 
 def main() -> None:

@@ -21,7 +21,10 @@ LINKED = (
 ANSIBLE_LABELS = {
     "action_plugins": ("plugins/action.html", "Action plugins"),
     "ansible_configuration_settings": ("reference_appendices/config.html", "Ansible Configuration Settings"),
-    "ansible_collections.ansible.builtin.module_defaults": ("user_guide/playbooks_module_defaults.html", "Module defaults"),
+    "ansible_collections.ansible.builtin.module_defaults": (
+        "user_guide/playbooks_module_defaults.html",
+        "Module defaults",
+    ),
     "common_return_values": ("reference_appendices/common_return_values.html", "Return Values"),
 }
 # The order in which somebody new reads them.
@@ -32,7 +35,8 @@ INSIDE = ("architecture", "development", "lab")
 def page(title: str, *toctrees: tuple[str, list[str]]) -> str:
     """A page of lists of pages, in Markdown."""
     lists = "\n".join(
-        "\n".join([f"```{{toctree}}\n:caption: {caption}\n:maxdepth: 1\n", *entries, "```\n"]) for caption, entries in toctrees
+        "\n".join([f"```{{toctree}}\n:caption: {caption}\n:maxdepth: 1\n", *entries, "```\n"])
+        for caption, entries in toctrees
     )
     return f"# {title}\n\n{lists}"
 
@@ -62,7 +66,14 @@ def main(folder: Path) -> None:
     text = page(
         "dgxspark.serving",
         ("Guide", ["Overview <README>", *(f"docs/{name}" for name in GUIDE)]),
-        ("Reference", ["Modules, roles and filters <collection/index>", "docs/findings", *(f"roles/{role}/README" for role in roles)]),
+        (
+            "Reference",
+            [
+                "Modules, roles and filters <collection/index>",
+                "docs/findings",
+                *(f"roles/{role}/README" for role in roles),
+            ],
+        ),
         ("Inside", [*(f"docs/{name}" for name in INSIDE), "CONTRIBUTING", "CHANGELOG"]),
     )
     (folder / "index.md").write_text(text, encoding="utf-8")

@@ -280,6 +280,10 @@ full() {
         lab_up
         e2e test_75_sizes.py
         ;;
+    packaging)
+        lab_up
+        e2e test_90_packaging.py
+        ;;
     preflight)
         lab_up
         e2e test_40_preflight.py
@@ -290,7 +294,7 @@ full() {
         staging
         ;;
     *)
-        echo "make test-full PART=...: faults, gates, matrix, molecule, mp, preflight, registry, rollback, serving, sglang, sizes, staging" >&2
+        echo "make test-full PART=...: faults, gates, matrix, molecule, mp, packaging, preflight, registry, rollback, serving, sglang, sizes, staging" >&2
         exit 2
         ;;
     esac
