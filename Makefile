@@ -15,7 +15,7 @@ check: ## everything that needs no Docker
 docs: ## the site of the documentation, in build/docs/html
 	$(RUN) docs
 
-test-full: ## what is too long for every change: make test-full PART=faults, gates, matrix, molecule, mp, packaging, preflight, registry, rollback, serving, sglang, sizes or staging
+test-full: ## what is too long for every change: make test-full PART=faults, gates, matrix, molecule, mp, packaging, preflight, registry, rollback, serving, sglang, sizes, staging or walk
 	$(RUN) full $(PART)
 
 bench: ## how fast registry_probe, staging and a whole run are, against the promises; PART=probe, overhead or staging for one

@@ -41,9 +41,12 @@ def load_preset(name: str) -> dict[str, Any]:
         raise AnsibleActionFail(f"spark_preset: {path} is not valid YAML: {error}") from error
     if not isinstance(preset, Mapping):
         raise AnsibleActionFail(f"spark_preset: {path} must hold a dictionary.")
-    if preset.get("extends"):
-        base = load_preset(str(preset["extends"]))
-        preset = merged(base, {key: value for key, value in preset.items() if key != "extends"})
+    extended = str(preset.get("extends") or "")
+    if extended:
+        if extended.endswith((".yml", ".yaml")):
+            # As an import: from where this file is.
+            extended = str(path.parent / Path(extended).expanduser())
+        preset = merged(load_preset(extended), {key: value for key, value in preset.items() if key != "extends"})
     return dict(preset)
 
 

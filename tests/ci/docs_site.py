@@ -28,7 +28,7 @@ ANSIBLE_LABELS = {
     "common_return_values": ("reference_appendices/common_return_values.html", "Return Values"),
 }
 # The order in which somebody new reads them.
-GUIDE = ("quickstart", "presets", "troubleshooting", "security")
+GUIDE = ("walk", "quickstart", "presets", "troubleshooting", "security")
 INSIDE = ("architecture", "development", "lab")
 
 

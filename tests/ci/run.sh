@@ -293,8 +293,11 @@ full() {
     staging)
         staging
         ;;
+    walk)
+        e2e test_95_walk.py
+        ;;
     *)
-        echo "make test-full PART=...: faults, gates, matrix, molecule, mp, packaging, preflight, registry, rollback, serving, sglang, sizes, staging" >&2
+        echo "make test-full PART=...: faults, gates, matrix, molecule, mp, packaging, preflight, registry, rollback, serving, sglang, sizes, staging, walk" >&2
         exit 2
         ;;
     esac

@@ -64,3 +64,15 @@ def test_one_host_cannot_hold_the_model_in_fp8():
     preset["parallel"]["tensor"] = 1
     with pytest.raises(PlanRefused, match="A rank needs 126"):
         build_plan(preset, [HEAD], PlanOptions())
+
+
+def test_a_preset_extends_another_from_where_it_is(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "base.yml").write_text(
+        "extends: qwen35_122b_fp8\nname: base\nengine: {max_num_seqs: 7}\n", encoding="utf-8"
+    )
+    (tmp_path / "mine" / "own.yml").write_text("extends: ../base.yml\nname: own\n", encoding="utf-8")
+    monkeypatch.chdir("/")
+    preset = load_preset(str(tmp_path / "mine" / "own.yml"))
+    assert (preset["name"], preset["engine"]["max_num_seqs"]) == ("own", 7)
+    assert preset["model"] == load_preset("qwen35_122b_fp8")["model"]
