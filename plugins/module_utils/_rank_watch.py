@@ -113,7 +113,9 @@ class RankWatch:
             if restarts_allowed:
                 continue
             if int(unit["restarts"]) > before or unit["sub"] == "auto-restart":
-                return f"{name} ended ({unit['result']}) and was started again by systemd"
+                # A unit knows exit codes that count as success (Ray's): that word would mislead here.
+                result = f" ({unit['result']})" if unit["result"] != "success" else ""
+                return f"{name} ended{result} and was started again by systemd"
         return ""
 
     def overdue(self, now: float) -> str:
