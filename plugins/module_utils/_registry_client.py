@@ -20,10 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.dgxspark.serving.plugins.module_utils import _host_python  # noqa: F401 - where requests is found
 from ansible_collections.dgxspark.serving.plugins.module_utils._registry_login import Credentials, Reference
 
-# requests is imported by the functions that need it (_host_python.import_error).
+# requests is imported by the functions that need it; the module has found out before whether it is there (_host_python).
 if TYPE_CHECKING:
     import requests
 

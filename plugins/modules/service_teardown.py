@@ -173,6 +173,7 @@ import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.dgxspark.serving.plugins.module_utils import _restore_program
 from ansible_collections.dgxspark.serving.plugins.module_utils._bring_services import (
     BringError,
@@ -275,11 +276,19 @@ def _accepted(module: AnsibleModule) -> dict[str, Any]:
     with at_work(options["restore_folder"]):
         if options["restore_seconds"]:
             renew(options["run"], options["restore_seconds"], options["restore_folder"])
-        brought = bring_services(options["services"], module.check_mode)["changed"] if options["services"] else False
+        brought = _bring(module, options["services"]) if options["services"] else False
         changed = options["deployment"] is not None and _note(options["deployment"])
         disarm(options["restore_folder"])
         forget_outcome(options["restore_folder"])
     return {"changed": brought or changed}
+
+
+def _bring(module: AnsibleModule, services: dict[str, Any]) -> bool:
+    """The options are those of module host_services, and are checked as there."""
+    checked = ArgumentSpecValidator(services_arguments()).validate(services)
+    if checked.error_messages:
+        module.fail_json(msg=f"services: {'; '.join(checked.error_messages)}")
+    return bool(bring_services(checked.validated_parameters, module.check_mode)["changed"])
 
 
 def _note(deployment: dict[str, Any]) -> bool:
@@ -355,7 +364,7 @@ def main() -> None:
             "wait_seconds": {"type": "int", "default": ANSWERS_AGAIN_SECONDS},
             "reason": {"type": "str", "default": "asked for"},
             "deployment": {"type": "dict"},
-            "services": {"type": "dict", "options": services_arguments()},
+            "services": {"type": "dict"},
             "remove_secrets": {"type": "bool", "default": False, "no_log": False},
             "restore_folder": {"type": "path", "default": RESTORE_FOLDER},
         },
