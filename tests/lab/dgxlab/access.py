@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .cluster import public_host_key
-from .settings import CHECKOUT, MANAGEMENT, RAILS, STATE, USER, Host
+from .settings import CHECKOUT, LAB, MANAGEMENT, RAILS, STATE, USER, Host
 from .shell import inside, run
 
 KEY = STATE / "id_ed25519"
@@ -87,7 +87,8 @@ def more_hosts(hosts: Sequence[Host]) -> str:
     lines = ["---", "worker:", "  hosts:"]
     for host in hosts:
         lines += [f"    {host.inventory_name}:", f"      ansible_ssh_common_args: -F {CONFIG}"]
-        lines += ["      spark_fabric_addresses:"]
+        # The inventory's own path is relative to a file that these hosts are not in.
+        lines += [f"      spark_preset: {LAB / 'presets' / 'qwen35_tiny.yml'}", "      spark_fabric_addresses:"]
         lines += [f"        - {host.address(network)}" for network in host.networks if network != MANAGEMENT]
     return "\n".join(lines) + "\n"
 
