@@ -293,14 +293,16 @@ def survey_host(
     proc_root: str = "/proc",
     brief: bool = False,
 ) -> Survey:
-    """Everything of gates 0 and 2 that needs no library. C(wishes): None where no containers are planned yet; brief: the system only."""
+    """Everything of gates 0 and 2 that needs no library. C(wishes): None where no containers are planned yet; brief: only the
+    system and the Docker Engine.
+    """
     survey = Survey()
     _system(subject, library_folder, proc_root, survey)
-    if brief:
-        return survey
     # Several parts ask the same; within one look the answer is the same.
     run = once_each(run)
     _docker(subject, run, survey)
+    if brief:
+        return survey
     found = _workloads(subject, needs.units, run, survey)
     _teardown(needs, run, proc_root, survey)
     survey.facts["learned"] = _notes(LADDER_FILE)

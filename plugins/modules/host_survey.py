@@ -56,7 +56,9 @@ options:
     elements: str
     default: []
   brief:
-    description: Whether only the system is looked at (Python, kernel, systemd, libraries), and no container, unit, port or disk.
+    description:
+      - Whether only the system (Python, kernel, systemd, libraries) and the Docker Engine are looked at, and no container, unit, port
+        or disk.
     type: bool
     default: false
   also:
@@ -101,7 +103,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 survey:
-  description: What was found. With O(brief) it ends after C(library_digest).
+  description: What was found. With O(brief) it ends after C(docker).
   returned: always
   type: dict
   contains:

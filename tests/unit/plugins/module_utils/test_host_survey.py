@@ -81,3 +81,16 @@ def test_a_firewall_needs_nft(
     info = CommandResult(0, json.dumps({"ServerVersion": "27.1"}), "")
     survey = survey_host("host", Needs(firewall=planned), "/nowhere", run=engine(info))
     assert [item.id for item in survey.findings if item.id == "HOST.NFT_MISSING"] == expected
+
+
+def test_a_brief_look_finds_that_docker_does_not_answer_and_asks_for_nothing_else(tmp_path) -> None:
+    asked: list[str] = []
+
+    def run(argv):
+        asked.append(" ".join(argv[:2]))
+        return CommandResult(1, "", "Cannot connect to the Docker daemon")
+
+    survey = survey_host("host", Needs(), str(tmp_path), run=run, brief=True)
+    assert asked == ["docker info"]
+    assert "HOST.DOCKER_NOT_RUNNING" in [finding.id for finding in survey.findings]
+    assert "architecture" in survey.facts and "containers" not in survey.facts
