@@ -84,6 +84,10 @@ _UVICORN = re.compile(r"^(?P<level>INFO|WARNING|ERROR|CRITICAL): {2,}")
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\](?: \(Ray deduplicates.*\))?$")
 # What Ray guesses when a worker is gone (killed for memory, ray stop, a crash): it stands there whatever has happened.
 _GUESSES = re.compile(r"Some common causes include: \(1\).*")
+# An error by its level, on every healthy start without Ray's dashboard.
+_HARMLESS = re.compile(
+    r"^.*Failed to establish connection to the metrics exporter agent\. Metrics will not be exported.*$"
+)
 _LETTERS = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL", "C": "CRITICAL"}
 # Worker_TP1, Worker_TP1_EP1, VllmWorker-1: the number is the rank while there is one pipeline stage.
 _NAMED_RANK = re.compile(r"(?:_TP|VllmWorker-|^TP)(\d+)")
@@ -195,7 +199,7 @@ def _parse_log(log: int, text: str) -> list[LogLine]:
     start, furthest, last_start = 0, -1, 0
     # A progress bar overwrites its line.
     for number, written in enumerate(re.split(r"\r\n|\n|\r", _ANSI.sub("", text)), 1):
-        raw = _GUESSES.sub("", written)
+        raw = _HARMLESS.sub("", _GUESSES.sub("", written))
         if not raw.strip():
             continue
         found = _Prefixes()

@@ -285,3 +285,19 @@ def test_kv_cache_of_a_tiny_model_has_no_numbers_to_show(run_module):
     (finding,) = [finding for finding in result["findings"] if finding["id"] == "ENGINE.KV_CACHE_TOO_SMALL"]
     assert finding["message"].startswith("The KV cache is too small for one request of 4096 tokens")
     assert finding["remedy"] == "Lower max_model_len, or raise the utilization."
+
+
+def test_what_every_healthy_start_of_ray_prints_is_no_cause(run_module):
+    """Ray 2.60 without its dashboard, and an engine whose core was killed while it served."""
+    noise = (
+        "(raylet) [2026-11-30 22:53:15,701 E 99 99] (raylet) main.cc:1108: Failed to establish connection to the metrics exporter agent. "
+        "Metrics will not be exported. Exporter agent status: RpcError: Running out of retries to initialize the metrics agent. rpc_code: 14\n"
+    )
+    assert run_module(engine_log_check, log=noise)["cause"] is None
+    died = (
+        '(APIServer pid=313) INFO 11-30 22:53:13 [api_server.py:1] Application startup complete.\nINFO:     127.0.0.1:46054 - "POST '
+        '/v1/chat/completions HTTP/1.1" 200 OK\n(APIServer pid=313) WARNING 11-30 22:53:26 [core_client.py:817] [shutdown] MPClient: engine '
+        "core exited unexpectedly; starting cleanup\n(APIServer pid=313) ERROR 11-30 22:53:26 [async_llm.py:906] vllm.v1.engine.exceptions."
+        "EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n"
+    )
+    assert run_module(engine_log_check, log=noise + died)["cause"]["id"] == "ENGINE.DIED"
