@@ -273,7 +273,7 @@ def accept(
         result.findings += _judge_stream(questions[0], streamed)
         if result.failed:
             return result
-    if not brief and not asked_well([questions[0]] * REQUESTS_AT_A_TIME):
+    if not brief and not asked_well([questions[number % len(questions)] for number in range(REQUESTS_AT_A_TIME)]):
         return result
     result.findings += _judge_speed(result.tokens_per_second, result.first_token_seconds, expected)
     return result

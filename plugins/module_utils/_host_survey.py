@@ -245,11 +245,20 @@ def _containers_get_what_they_need(subject: str, wishes: runtime.ContainerWishes
     survey.findings += kernel.judge_rootless(subject, bool(docker.get("rootless")), remove_ipc)
 
 
-def _notes(path: str) -> dict[str, Any]:
+def _notes(subject: str, path: str, survey: Survey) -> dict[str, Any]:
     """What an earlier run has noted; a file that is damaged costs that, and no deployment: it is found out again."""
     try:
         return dict(json.loads(kernel.read_text(path) or "{}"))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError) as error:
+        survey.findings.append(
+            Finding(
+                "HOST.NOTES_DAMAGED",
+                WARNING,
+                subject,
+                f"{path} cannot be read ({error}): what an earlier run has learned or chosen is not used.",
+                f"Remove it: sudo rm {path}. It is written anew.",
+            )
+        )
         return {}
 
 
@@ -305,8 +314,8 @@ def survey_host(
         return survey
     found = _workloads(subject, needs.units, run, survey)
     _teardown(needs, run, proc_root, survey)
-    survey.facts["learned"] = _notes(LADDER_FILE)
-    survey.facts["remembered"] = _notes(CHOICES_FILE)
+    survey.facts["learned"] = _notes(subject, LADDER_FILE, survey)
+    survey.facts["remembered"] = _notes(subject, CHOICES_FILE, survey)
     if os.geteuid() == 0:
         survey.findings += judge_restore_state(subject)
     survey.facts["images"] = disks.local_images(needs.images, run) if survey.facts["docker"] else {}

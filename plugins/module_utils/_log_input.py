@@ -12,9 +12,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-# A start logs a few MiB even with NCCL_DEBUG=INFO; what is before belongs to older starts.
-MOST_BYTES = 32 * 1024**2
-
 
 class CannotLook(Exception):
     """Something that is needed cannot be read; the message says what."""
@@ -29,16 +26,17 @@ def log_arguments() -> dict[str, Any]:
     }
 
 
-def read_logs(texts: Any, paths: list[str]) -> list[str]:
-    """The texts and the ends of the files. Raises CannotLook."""
+def read_logs(texts: Any, paths: list[str], most_bytes: int = 0) -> list[str]:
+    """The texts and the files, or only so much of the end of each file. Raises CannotLook."""
     logs = [texts] if isinstance(texts, str) else list(texts or [])
     if not all(isinstance(text, str) for text in logs):
         raise CannotLook("log: it must be a text or a list of texts")
     for path in paths:
         try:
             with open(path, "rb") as handle:
-                handle.seek(max(0, os.fstat(handle.fileno()).st_size - MOST_BYTES))
-                logs.append(handle.read(MOST_BYTES).decode("utf-8", "replace"))
+                if most_bytes:
+                    handle.seek(max(0, os.fstat(handle.fileno()).st_size - most_bytes))
+                logs.append(handle.read(most_bytes or -1).decode("utf-8", "replace"))
         except OSError as error:
             raise CannotLook(f"log_path: cannot read {path}: {error.strerror}") from error
     return logs

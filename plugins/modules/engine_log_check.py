@@ -168,6 +168,9 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._findings import 
 from ansible_collections.dgxspark.serving.plugins.module_utils._ladder import as_arguments
 from ansible_collections.dgxspark.serving.plugins.module_utils._log_input import CannotLook, log_arguments, read_logs
 
+# A start logs a few MiB even with NCCL_DEBUG=INFO; what is before belongs to older starts.
+MOST_BYTES = 32 * 1024**2
+
 
 def summary(diagnosis: Diagnosis) -> str:
     lines = [] if diagnosis.cause else ["No failure in the logs."]
@@ -181,7 +184,7 @@ def summary(diagnosis: Diagnosis) -> str:
 
 def check(params: dict[str, Any]) -> dict[str, Any]:
     """The results of the module, with the findings as they are."""
-    logs = read_logs(params["log"], params["log_path"])
+    logs = read_logs(params["log"], params["log_path"], MOST_BYTES)
     try:
         diagnosis = diagnose(logs, params["plan"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:

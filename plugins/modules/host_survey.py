@@ -209,27 +209,36 @@ def _defaults(spec: dict[str, Any]) -> dict[str, Any]:
     return {name: option.get("default") for name, option in spec.items()}
 
 
+def _memory(params: dict[str, Any]) -> dict[str, Any]:
+    return MemoryCheck({**_defaults(memory_arguments()), "nvidia_smi": params["nvidia_smi"]}).run()
+
+
+def _fabric(params: dict[str, Any]) -> dict[str, Any]:
+    own = params["plan"]["host"]
+    others = [host for host in params["plan"]["hosts"] if host["name"] != own["name"]]
+    if not others:
+        # A single host has no fabric.
+        return {"findings": []}
+    peers = [address for host in others for address in host["fabric_addresses"]]
+    expected = {"expect_rails": len(own["fabric_addresses"]), "peers": peers}
+    return check_fabric({**_defaults(fabric_arguments()), **expected})
+
+
+LOOKS = {"memory": _memory, "fabric": _fabric}
+
+
 def look_further(params: dict[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
     """The results of the looks in O(also); one that cannot be made is a finding, so that the others are not lost."""
     results: dict[str, Any] = {}
     findings: list[Finding] = []
-    plan = params["plan"] or {}
-    try:
-        if "memory" in params["also"]:
-            options = {**_defaults(memory_arguments()), "nvidia_smi": params["nvidia_smi"]}
-            results.update(MemoryCheck(options).run())
-            findings += results.pop("findings")
-        # A single host has no fabric.
-        if "fabric" in params["also"] and len(plan["hosts"]) > 1:
-            own, others = plan["host"], [host for host in plan["hosts"] if host["name"] != plan["host"]["name"]]
-            peers = [address for host in others for address in host["fabric_addresses"]]
-            expected = {"expect_rails": len(own["fabric_addresses"]), "peers": peers}
-            results.update(check_fabric({**_defaults(fabric_arguments()), **expected}))
-            findings += results.pop("findings")
-    except (MemoryCheckError, CannotLook) as error:
-        findings.append(Finding("HOST.CHECK_FAILED", ERROR, "host", f"A check could not be made: {error}"))
-    results.pop("msg", None)
-    results.pop("changed", None)
+    for name in params["also"]:
+        try:
+            found = LOOKS[name](params)
+        except (MemoryCheckError, CannotLook) as error:
+            findings.append(Finding("HOST.CHECK_FAILED", ERROR, "host", f"A check could not be made: {error}"))
+            continue
+        findings += found.pop("findings")
+        results.update({key: value for key, value in found.items() if key not in ("msg", "changed")})
     return results, findings
 
 
@@ -243,7 +252,7 @@ def main() -> None:
             "gpu_arguments": {"type": "list", "elements": "str", "default": []},
             "devices": {"type": "list", "elements": "str", "default": []},
             "ulimits": {"type": "list", "elements": "str", "default": []},
-            "also": {"type": "list", "elements": "str", "choices": ["memory", "fabric"], "default": []},
+            "also": {"type": "list", "elements": "str", "choices": list(LOOKS), "default": []},
             "nvidia_smi": {"type": "str", "default": "nvidia-smi"},
             "brief": {"type": "bool", "default": False},
             "library_folder": {"type": "path", "default": HOST_LIBRARY_FOLDER},

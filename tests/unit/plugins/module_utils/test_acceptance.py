@@ -66,7 +66,7 @@ def judge(plain: Any = None, tool: Any = None, expected: float = 0) -> tuple[lis
 def test_right_answers_pass(field: str) -> None:
     found, server = judge(completion(reasoning_field=field))
     assert found == []
-    # Both questions and the first again in a row, then it twice at a time.
+    # Both questions and the first again in a row, then both at a time.
     assert server.requests == 5
 
 

@@ -94,3 +94,13 @@ def test_a_brief_look_finds_that_docker_does_not_answer_and_asks_for_nothing_els
     assert asked == ["docker info"]
     assert "HOST.DOCKER_NOT_RUNNING" in [finding.id for finding in survey.findings]
     assert "architecture" in survey.facts and "containers" not in survey.facts
+
+
+def test_notes_that_are_damaged_are_said_and_not_used(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "ladder.json"
+    path.write_text('{"a": 1}\\n', encoding="utf-8")
+    monkeypatch.setattr(_host_survey, "LADDER_FILE", str(path))
+    survey = survey_host("host", Needs(), str(tmp_path), run=engine(CommandResult(0, "{}", "")))
+    assert survey.facts["learned"] == {}
+    (finding,) = [finding for finding in survey.findings if finding.id == "HOST.NOTES_DAMAGED"]
+    assert str(path) in finding.message

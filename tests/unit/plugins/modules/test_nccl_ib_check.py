@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.dgxspark.serving.plugins.module_utils import _fabric_check
+from ansible_collections.dgxspark.serving.plugins.module_utils._log_input import read_logs
 from ansible_collections.dgxspark.serving.plugins.module_utils._tool import ToolResult
 from ansible_collections.dgxspark.serving.plugins.modules import nccl_ib_check
 from ansible_collections.dgxspark.serving.tests.unit.plugins.fake_fabric import (
@@ -697,3 +698,11 @@ def test_fail_on(fabric, check):
     assert result["failed"] is True
     assert "FABRIC.MTU_SMALL" in result["msg"]
     assert len(result["rails"]) == 2
+
+
+def test_the_beginning_of_a_long_log_is_read(tmp_path):
+    """NCCL speaks when it starts; an engine logs for weeks after that."""
+    path = tmp_path / "engine.log"
+    path.write_bytes(b"first line\n" + b"x" * 64 * 1024**2)
+    assert read_logs(None, [str(path)])[0].startswith("first line")
+    assert len(read_logs(None, [str(path)], 1024)[0]) == 1024
