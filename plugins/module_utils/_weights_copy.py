@@ -46,6 +46,8 @@ PAUSE_SECONDS = 2
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _DISK_FULL = "No space left on device"
 _RECEIVED = re.compile(r"^Total bytes received: ([\d,.]+)", re.MULTILINE)
+# Keeps a folder of partial files where it is.
+_HELD = ".held"
 # rsync writes to NAME.XXXXXX in a folder of its own, to .NAME.XXXXXX otherwise, and renames.
 _UNFINISHED = re.compile(r"\.?(?P<name>.+)\.[A-Za-z0-9]{6}")
 
@@ -226,9 +228,22 @@ def keep_unfinished(root: str, wanted: Sequence[Entry]) -> None:
             os.unlink(path)
 
 
+def _hold_partial_folders(root: str, wanted: Sequence[Entry]) -> None:
+    """Have the folders of partial files before the copy, with a file in them, so that rsync does not remove them in between.
+
+    rsync makes one when a file breaks off. On a disk that is full it cannot, and throws away what has arrived.
+    """
+    for folder in {os.path.dirname(entry.path) for entry in wanted}:
+        held = os.path.join(root, folder, PARTIAL_FOLDER)
+        os.makedirs(held, mode=0o755, exist_ok=True)
+        with open(os.path.join(held, _HELD), "wb"):
+            pass
+
+
 def copy(root: str, address: str, port: int, token: str, wanted: Sequence[Entry]) -> int:
     """Bring these files from the head's daemon into C(root). Returns the bytes received. Raises ModelFolderError."""
     os.makedirs(os.path.join(root, INCOMING_FOLDER), mode=0o755, exist_ok=True)
+    _hold_partial_folders(root, wanted)
     source = f"rsync://{RSYNC_USER}@{address}:{port}/{RSYNC_MODULE}/"
     environment = {**os.environ, "RSYNC_PASSWORD": token}
     # Files first: a link must not lead to a blob that is not there.
@@ -242,13 +257,16 @@ def copy(root: str, address: str, port: int, token: str, wanted: Sequence[Entry]
 def copy_local(source: str, root: str, wanted: Sequence[Entry]) -> None:
     """The same from another folder of this host, such as a mounted share."""
     os.makedirs(os.path.join(root, INCOMING_FOLDER), mode=0o755, exist_ok=True)
+    _hold_partial_folders(root, wanted)
     _streams(root, f"{source.rstrip('/')}/", dict(os.environ), shares(wanted, 1), ["--copy-links"])
     _remove_scratch(root)
 
 
 def _remove_scratch(root: str) -> None:
     for folder, folders, names in os.walk(root, topdown=False):
-        if os.path.basename(folder) in (PARTIAL_FOLDER, INCOMING_FOLDER) and not folders and not names:
+        if os.path.basename(folder) in (PARTIAL_FOLDER, INCOMING_FOLDER) and not folders and set(names) <= {_HELD}:
+            for name in names:
+                os.unlink(os.path.join(folder, name))
             os.rmdir(folder)
 
 
