@@ -72,10 +72,8 @@ class ActionModule(ActionBase):
         started = time.time()
         watch = RankWatch(started, float(arguments["progress_seconds"]), float(arguments["total_seconds"]))
         state, explanation = self._wait(watch, task_vars)
-        if state == READY and self._task.args.get("next_seconds"):
-            # The next gate looks at one host only: no other sign of the run reaches this one meanwhile.
-            self._restore_seconds += int(self._task.args["next_seconds"])
-            self._look("", time.time(), task_vars)
+        if state == READY and self._restore_seconds and arguments.get("next_seconds"):
+            state, explanation = self._keep_way_back_open(explanation, int(arguments["next_seconds"]), task_vars)
         self._log.say(self._topic, self._host["name"], {"state": state, "explanation": explanation})
         result: dict[str, Any] = {
             "changed": False,
@@ -92,6 +90,12 @@ class ActionModule(ActionBase):
                 failed=True, msg=f"{self._host['name']}: {explanation}." + (f" Its last lines:\n{tail}" if tail else "")
             )
         return result
+
+    def _keep_way_back_open(self, explanation: str, seconds: int, task_vars: dict[str, Any] | None) -> tuple[str, str]:
+        """For the next gate, which looks at one host only: no other sign of the run reaches this one meanwhile."""
+        self._restore_seconds += seconds
+        snapshot = self._look_again("", time.time(), task_vars)
+        return (FAILED, str(snapshot.get("msg"))) if snapshot.get("failed") else (READY, explanation)
 
     def _wait(self, watch: RankWatch, task_vars: dict[str, Any] | None) -> tuple[str, str]:
         cursor, said = "", watch.started

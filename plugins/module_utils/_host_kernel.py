@@ -10,7 +10,7 @@ PRIVATE to this collection.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
@@ -61,19 +61,20 @@ def judge_kernel(subject: str, release: str, command_line: str, meminfo: str) ->
     ]
 
 
-def judge_killers(subject: str, units: Iterable[Mapping[str, Any]]) -> list[Finding]:
-    """C(units): as host_survey returns them."""
+def judge_killers(subject: str, units: Iterable[Mapping[str, Any]], steered: Collection[str] = ()) -> list[Finding]:
+    """C(units): as host_survey returns them; C(steered): names of those that are known to choose the engine, and late."""
     return [
         Finding(
             "HOST.MEMORY_KILLER",
             WARNING,
             subject,
             f"{unit['name']} runs. It ends the process with most memory when little is available: the engine, while it loads.",
-            f"Stop it for this use (sudo systemctl disable --now {unit['name']}), or exempt the engine in its configuration.",
+            f"Stop it for this use (sudo systemctl disable --now {unit['name']}), or exempt the engine in its configuration"
+            + (" (spark_steer_earlyoom: true does it)." if unit["name"] == "earlyoom.service" else "."),
             f"{unit['name']} {unit['active']}",
         )
         for unit in units
-        if unit["name"] in MEMORY_KILLERS and unit["active"] == "active"
+        if unit["name"] in MEMORY_KILLERS and unit["active"] == "active" and unit["name"] not in steered
     ]
 
 

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.dgxspark.serving.plugins.module_utils import _earlyoom as earlyoom
 from ansible_collections.dgxspark.serving.plugins.module_utils import _host_disks as disks
 from ansible_collections.dgxspark.serving.plugins.module_utils import _host_kernel as kernel
 from ansible_collections.dgxspark.serving.plugins.module_utils import _host_runtime as runtime
@@ -197,7 +198,8 @@ def _workloads(subject: str, unit_names: Sequence[str], run: CommandRunner, surv
     survey.facts["containers"] = [item.as_dict() for item in found]
     survey.facts["units"] = [unit.as_dict() for unit in looked_at]
     survey.facts.setdefault("unit_containers", {})
-    survey.findings += kernel.judge_killers(subject, survey.facts["units"])
+    steered = [earlyoom.UNIT] if survey.facts["earlyoom"].get("steered") else []
+    survey.findings += kernel.judge_killers(subject, survey.facts["units"], steered)
     return found
 
 
@@ -303,13 +305,14 @@ def survey_host(
     brief: bool = False,
 ) -> Survey:
     """Everything of gates 0 and 2 that needs no library. C(wishes): None where no containers are planned yet; brief: only the
-    system and the Docker Engine.
+    system, the Docker Engine and earlyoom.
     """
     survey = Survey()
     _system(subject, library_folder, proc_root, survey)
     # Several parts ask the same; within one look the answer is the same.
     run = once_each(run)
     _docker(subject, run, survey)
+    survey.facts["earlyoom"] = earlyoom.look(run, proc_root)
     if brief:
         return survey
     found = _workloads(subject, needs.units, run, survey)

@@ -42,6 +42,10 @@ options:
     type: list
     elements: path
     default: []
+  health_url:
+    description: Health page of the engine on this host, for RV(answers). An engine that was started a moment ago does not answer yet.
+    type: str
+    default: ""
   model_facts:
     description: What the preset says of the model (architecture and so on), for RV(staged).
     type: dict
@@ -61,6 +65,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+answers: {description: Whether O(health_url) was answered with status 200., returned: with O(health_url), type: bool}
 converged: {description: Whether nothing differs., returned: always, type: bool}
 differences:
   description: What differs, a phrase each.
@@ -85,6 +90,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.dgxspark.serving.plugins.module_utils._deployment_state import differences
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_services import secret_digests
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_sync import ImageSyncError
+from ansible_collections.dgxspark.serving.plugins.module_utils._rank_snapshot import health_status
 from ansible_collections.dgxspark.serving.plugins.module_utils._staging_look import look
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import WorkloadError, once_each, run_command
 
@@ -99,6 +105,7 @@ def main() -> None:
             "model_folder": {"type": "path", "required": True},
             "secrets": {"type": "list", "elements": "path", "default": [], "no_log": False},
             "model_facts": {"type": "dict", "default": {}},
+            "health_url": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
@@ -111,7 +118,8 @@ def main() -> None:
         secrets = secret_digests(options["secrets"])
     except (OSError, WorkloadError, ImageSyncError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, converged=not found, differences=found, staged=staged, secrets=secrets)
+    answers = {"answers": health_status(options["health_url"]) == 200} if options["health_url"] else {}
+    module.exit_json(changed=False, converged=not found, differences=found, staged=staged, secrets=secrets, **answers)
 
 
 if __name__ == "__main__":

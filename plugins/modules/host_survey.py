@@ -57,8 +57,8 @@ options:
     default: []
   brief:
     description:
-      - Whether only the system (Python, kernel, systemd, libraries) and the Docker Engine are looked at, and no container, unit, port
-        or disk.
+      - Whether only the system (Python, kernel, systemd, libraries), the Docker Engine and earlyoom are looked at, and no container,
+        other unit, port or disk.
     type: bool
     default: false
   also:
@@ -103,7 +103,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 survey:
-  description: What was found. With O(brief) it ends after C(docker).
+  description: What was found. With O(brief) it ends after C(earlyoom).
   returned: always
   type: dict
   contains:
@@ -117,6 +117,12 @@ survey:
     library_digest: {description: Digest of the libraries of role host_setup or empty., type: str, returned: always, sample: 3f6c1a}
     docker:
       description: Version, root folder, storage driver and runtimes of the engine. Empty when it does not answer.
+      type: dict
+      returned: always
+    earlyoom:
+      description:
+        - Whether earlyoom runs (C(active)), chooses the engine and leaves the host alone (C(steered)), and whether our drop-in for it
+          is there (C(present)), with the text that it must have (C(drop_in)) in C(path). Empty where it is not installed.
       type: dict
       returned: always
     containers: {description: All containers with id and start time., type: list, elements: dict, returned: always}

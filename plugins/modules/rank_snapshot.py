@@ -71,20 +71,14 @@ health: {description: HTTP status of the API. Zero while nothing answers., retur
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.urls import open_url
-from ansible_collections.dgxspark.serving.plugins.module_utils._rank_snapshot import journal, ray_nodes, unit_states
+from ansible_collections.dgxspark.serving.plugins.module_utils._rank_snapshot import (
+    health_status,
+    journal,
+    ray_nodes,
+    unit_states,
+)
 from ansible_collections.dgxspark.serving.plugins.module_utils._restore_lease import renew
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import WorkloadError
-
-# The API is on this host: an answer that takes longer than this is none.
-HEALTH_TIMEOUT_SECONDS = 3
-
-
-def _health(url: str) -> int:
-    try:
-        return int(open_url(url, timeout=HEALTH_TIMEOUT_SECONDS, use_proxy=False).status)
-    except OSError as error:
-        return int(getattr(error, "code", 0) or 0)
 
 
 def main() -> None:
@@ -123,7 +117,7 @@ def main() -> None:
         lines=lines,
         cursor=cursor,
         ray=ray_nodes(options["ray_container"]) if options["ray_container"] else None,
-        health=_health(options["health_url"]) if options["health_url"] else 0,
+        health=health_status(options["health_url"]) if options["health_url"] else 0,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -224,3 +225,38 @@ def test_host_that_does_not_answer_does_not_hide_the_others() -> None:
         on(WORKER, "systemctl", "start", "ssh.service")
     assert "lab-worker cannot be reached over SSH" in said
     assert "lab-head: port 20101 is held by process python3" in said
+
+
+def test_earlyoom_is_warned_about_and_steered_with_consent() -> None:
+    """Its dry run names what it would end: of a process that holds much and a rank that holds little, the rank."""
+    setup = "playbooks/host_setup.yml"
+    consent = ("-e", "spark_steer_earlyoom=true")
+    assert run_playbook(playbook=setup).returncode == 0
+    with changed(WORKER, "systemctl", "start", "earlyoom", undo=["systemctl", "stop", "earlyoom"]):
+        assert "HOST.MEMORY_KILLER" in words(preflight())
+        assert run_playbook(*consent, playbook=setup).changed == {"lab-head": 0, "lab-worker": 2}
+        assert run_playbook(*consent, playbook=setup).changed == {"lab-head": 0, "lab-worker": 0}
+        assert "HOST.MEMORY_KILLER" not in words(preflight())
+        arguments = earlyoom_arguments()
+        assert would_end("-M", "999999999") != "ray::RayWorker"
+        assert would_end(*arguments, "-M", "999999999") == "ray::RayWorker"
+        assert run_playbook(playbook=setup).changed == {"lab-head": 0, "lab-worker": 2}
+        assert "--avoid" not in earlyoom_arguments()
+
+
+def earlyoom_arguments() -> list[str]:
+    """Of the process that runs on the worker."""
+    command = "tr '\\0' '\\n' </proc/$(systemctl show --property=MainPID --value earlyoom)/cmdline"
+    return on(WORKER, "sh", "-c", command).splitlines()[1:]
+
+
+def would_end(*arguments: str) -> str:
+    """The process that earlyoom would end on the worker with these arguments, where a rank and somebody else's program run."""
+    on(WORKER, "cp", "/bin/sleep", "/tmp/ray::RayWorker")
+    holder = ["python3", "-c", "import time; held = bytearray(10**8); time.sleep(4243)"]
+    with stranger(WORKER, "/tmp/ray::RayWorker", "4242"), stranger(WORKER, *holder):
+        dry = ["timeout", "2", "earlyoom", *arguments, "--dryrun"]
+        said = on(WORKER, "sh", "-c", '"$@" 2>&1', "sh", *dry, check=False)
+    found = re.search(r'sending SIGTERM to process \d+ uid \d+ "([^"]+)"', said)
+    assert found, said
+    return found[1]

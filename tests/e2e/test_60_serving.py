@@ -9,6 +9,7 @@ import time
 import pytest
 from conftest import (
     CHECKOUT,
+    ENGINE_STARTS,
     Run,
     answers,
     assert_only_ssh_and_the_api_answer,
@@ -94,6 +95,17 @@ def test_the_canary_says_ok() -> None:
     on("spark-head", "systemctl", "start", "dgxspark-canary.service")
     state = json.loads(on("spark-head", "cat", "/var/lib/dgxspark/state/canary.json"))
     assert state["state"] == "ok"
+
+
+def test_a_run_waits_for_an_engine_that_loads() -> None:
+    """As after a reboot: everything is as planned, and the API does not answer yet."""
+    on("spark-head", "systemctl", "restart", "dgxspark-vllm.service")
+    assert unit_state("spark-head", "dgxspark-vllm.service") == "active"
+    assert not answers()
+    run = run_playbook()
+    assert run.returncode == 0, run.output[-3000:]
+    assert run.gates == ["0", "1", "2", "3", "10"] and set(run.changed.values()) == {0}
+    assert ENGINE_STARTS in run.output
 
 
 def test_a_killed_engine_starts_again_although_it_ends_with_0() -> None:

@@ -19,7 +19,7 @@ BASE_PACKAGES = ["ca-certificates", "curl", "iproute2", "libnuma1", "python3"]
 HOST_PACKAGES = [
     *BASE_PACKAGES,
     *["systemd", "systemd-sysv", "dbus", "libpam-systemd", "openssh-server", "sudo", "acl", "python3-apt"],
-    *["docker.io", "iptables", "nftables", "iputils-ping", "rsync", "procps", "pciutils", "kmod", "less"],
+    *["docker.io", "iptables", "nftables", "iputils-ping", "rsync", "procps", "pciutils", "kmod", "less", "earlyoom"],
 ]
 STRIP = ["usr/share/doc", "usr/share/man", "usr/share/locale", "var/lib/apt/lists", "var/cache/apt"]
 

@@ -24,4 +24,6 @@ systemctl mask --quiet systemd-sysctl.service systemd-modules-load.service syste
     console-getty.service getty.target apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer \
     fstrim.timer sys-kernel-debug.mount sys-kernel-tracing.mount sys-kernel-config.mount dev-hugepages.mount \
     proc-sys-fs-binfmt_misc.automount
+# A stock Spark has none running; a test starts it.
+systemctl disable --quiet earlyoom.service
 systemctl enable --quiet lab-network.service lab-hardware.service ssh.service docker.service

@@ -40,7 +40,9 @@ def test_services_that_kill_the_largest_process() -> None:
         {"name": "systemd-oomd.service", "active": "inactive"},
         {"name": "vllm.service", "active": "active"},
     ]
-    assert [finding.evidence for finding in kernel.judge_killers("host", rows)] == ["earlyoom.service active"]
+    (finding,) = kernel.judge_killers("host", rows)
+    assert finding.evidence == "earlyoom.service active" and "spark_steer_earlyoom" in finding.remedy
+    assert kernel.judge_killers("host", rows, steered=["earlyoom.service"]) == []
 
 
 @pytest.mark.parametrize(
