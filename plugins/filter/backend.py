@@ -15,7 +15,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._backend import (
     with_model,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._engine_command import engine_command
-from ansible_collections.dgxspark.serving.plugins.module_utils._host_services import secrets_in_place
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_secrets import secrets_in_place
 
 
 class FilterModule:

@@ -12,6 +12,15 @@ from __future__ import annotations
 import os
 
 
+def content_and_mode(path: str) -> tuple[bytes, int] | None:
+    """None where there is no such file. Raises OSError when it cannot be read."""
+    try:
+        with open(path, "rb") as handle:
+            return handle.read(), os.fstat(handle.fileno()).st_mode & 0o7777
+    except FileNotFoundError:
+        return None
+
+
 def write_file(path: str, content: bytes, mode: int) -> None:
     """Whole or not at all, also when the host goes down meanwhile."""
     partial = f"{path}.new"

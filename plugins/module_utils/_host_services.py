@@ -9,14 +9,12 @@ PRIVATE to this collection.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import secrets
-import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ansible_collections.dgxspark.serving.plugins.module_utils._files import write_file
+from ansible_collections.dgxspark.serving.plugins.module_utils._files import content_and_mode, write_file
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_secrets import SECRET_MODE
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import (
     CommandRunner,
     WorkloadError,
@@ -30,10 +28,6 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import
 FILE_MODE = 0o644
 # Files that are written where they are missing only: the environment of a run, which holds its id.
 INITIAL_FILE_MODE = 0o640
-SECRET_MODE = 0o400
-SECRET_FOLDER_MODE = 0o750
-# Letters and digits only: a secret goes into HTTP headers and environment files as it is.
-_SECRET_ALPHABET = string.ascii_letters + string.digits
 # Lines of the journal of a unit that does not start, for the message.
 _JOURNAL_LINES = 8
 
@@ -58,14 +52,6 @@ class Change:
         }
 
 
-def _present(path: str) -> tuple[bytes, int] | None:
-    try:
-        with open(path, "rb") as handle:
-            return handle.read(), os.fstat(handle.fileno()).st_mode & 0o7777
-    except FileNotFoundError:
-        return None
-
-
 def file_changes(
     files: Mapping[str, str], initial_files: Mapping[str, str], secret_files: Mapping[str, str]
 ) -> list[Change]:
@@ -77,7 +63,7 @@ def file_changes(
     wanted += [(path, text, SECRET_MODE, True) for path, text in secret_files.items()]
     changes = []
     for path, text, mode, secret in wanted:
-        content, present = text.encode(), _present(path)
+        content, present = text.encode(), content_and_mode(path)
         if present != (content, mode):
             changes.append(Change(path, content, mode, present[0] if present else None, secret))
     return changes
@@ -129,35 +115,3 @@ def bring_up(names: Sequence[str], run: CommandRunner = run_command) -> None:
 def _journal_end(unit: str, run: CommandRunner) -> str:
     result = run(["journalctl", "--no-pager", "--output=cat", f"--lines={_JOURNAL_LINES}", f"--unit={unit}"])
     return "\n".join(f"    {line}" for line in (result.stdout or result.stderr).splitlines())
-
-
-def read_secret(path: str) -> str | None:
-    """The secret of a file, or None where there is none. Raises OSError when it cannot be read."""
-    present = _present(path)
-    return present[0].decode("utf-8").strip() if present else None
-
-
-def secret_digests(paths: Sequence[str]) -> dict[str, str]:
-    """SHA-256 of each secret that is there: enough to see whether hosts have the same. Raises OSError when one cannot be read."""
-    found = {path: read_secret(path) for path in paths}
-    return {path: hashlib.sha256(secret.encode()).hexdigest() for path, secret in found.items() if secret}
-
-
-def secrets_in_place(
-    known: Mapping[str, Mapping[str, str]], head: str, own: Sequence[str], shared: Sequence[str]
-) -> bool:
-    """Whether the head has its own secrets, and all hosts have the same shared ones. known: host to secret_digests() of it."""
-    wanted = known.get(head) or {}
-    if not all(path in wanted for path in (*own, *shared)):
-        return False
-    return all((found or {}).get(path) == wanted[path] for found in known.values() for path in shared)
-
-
-def new_secret(length: int) -> str:
-    return "".join(secrets.choice(_SECRET_ALPHABET) for _number in range(length))
-
-
-def keep_secret(path: str, secret: str) -> None:
-    """Write a new secret that nobody but root can read."""
-    make_folders({os.path.dirname(path): SECRET_FOLDER_MODE})
-    write_file(path, secret.encode(), SECRET_MODE)

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible.module_utils.urls import open_url
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import (
     CommandRunner,
     WorkloadError,
@@ -23,9 +22,6 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import
 
 # Lines of the journal that one look returns at most; the newest are kept.
 JOURNAL_LINES = 400
-
-# The API is on this host: an answer that takes longer than this is none.
-HEALTH_TIMEOUT_SECONDS = 3
 
 # Asks Ray itself, inside the Ray container, with the Ray of the image. Prints one line of JSON.
 RAY_NODES_PROGRAM = """
@@ -95,11 +91,3 @@ def ray_nodes(container: str, run: CommandRunner = run_command) -> dict[str, Any
             answer: dict[str, Any] = json.loads(line.removeprefix("NODES "))
             return answer
     return None
-
-
-def health_status(url: str) -> int:
-    """HTTP status of the engine's health page, 0 while nothing answers. 200 says that the engine has loaded, not that all ranks live."""
-    try:
-        return int(open_url(url, timeout=HEALTH_TIMEOUT_SECONDS, use_proxy=False).status)
-    except OSError as error:
-        return int(getattr(error, "code", 0) or 0)

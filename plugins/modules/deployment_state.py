@@ -88,9 +88,9 @@ staged:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.dgxspark.serving.plugins.module_utils._deployment_state import differences
-from ansible_collections.dgxspark.serving.plugins.module_utils._host_services import secret_digests
+from ansible_collections.dgxspark.serving.plugins.module_utils._engine_health import health_status
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_secrets import secret_digests
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_sync import ImageSyncError
-from ansible_collections.dgxspark.serving.plugins.module_utils._rank_snapshot import health_status
 from ansible_collections.dgxspark.serving.plugins.module_utils._staging_look import look
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import WorkloadError, once_each, run_command
 

@@ -45,7 +45,7 @@ secrets: {description: Path to the secret., returned: always, type: dict}
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.dgxspark.serving.plugins.module_utils._host_services import (
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_secrets import (
     keep_secret,
     new_secret,
     read_secret,

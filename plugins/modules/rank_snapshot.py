@@ -71,12 +71,8 @@ health: {description: HTTP status of the API. Zero while nothing answers., retur
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.dgxspark.serving.plugins.module_utils._rank_snapshot import (
-    health_status,
-    journal,
-    ray_nodes,
-    unit_states,
-)
+from ansible_collections.dgxspark.serving.plugins.module_utils._engine_health import health_status
+from ansible_collections.dgxspark.serving.plugins.module_utils._rank_snapshot import journal, ray_nodes, unit_states
 from ansible_collections.dgxspark.serving.plugins.module_utils._restore_lease import renew
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import WorkloadError
 
