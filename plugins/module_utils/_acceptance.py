@@ -230,7 +230,7 @@ def judge_units(states: Sequence[UnitState]) -> list[Finding]:
             "ACCEPTANCE.RANK_LOST",
             ERROR,
             "acceptance",
-            f"After the answers {state.name} is {state.active} ({state.result}).",
+            f"After the answers {state.described}.",
             f"See its log: journalctl --unit={state.name}.",
         )
         for state in states

@@ -23,6 +23,12 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._host_program imp
     is_installed,
     program_path,
 )
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_secrets import (
+    checked_lengths,
+    keep_secret,
+    new_secret,
+    read_secret,
+)
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_services import (
     bring_up,
     file_changes,
@@ -51,6 +57,7 @@ def services_arguments() -> dict[str, Any]:
         "files": texts,
         "initial_files": texts,
         "secrets": {"type": "dict", "default": {}, "no_log": True},
+        "own_secrets": {"type": "dict", "default": {}, "no_log": False},
         "programs": {"type": "list", "elements": "str", "choices": list(PROGRAMS), "default": []},
         "compile_cache": {"type": "path"},
         "compile_cache_gib": {"type": "float", "default": COMPILE_CACHE_GIB},
@@ -63,6 +70,16 @@ def _modes(folders: Mapping[str, Any]) -> dict[str, int]:
         return {path: int(str(mode), 8) for path, mode in folders.items()}
     except ValueError as error:
         raise BringError(f"folders must have an octal mode for each path, as a string: {error}") from error
+
+
+def _own_secrets(lengths: Mapping[str, Any]) -> dict[str, int]:
+    """Those that are missing."""
+    try:
+        return {
+            path: length for path, length in checked_lengths(lengths, "own_secrets").items() if not read_secret(path)
+        }
+    except ValueError as error:
+        raise BringError(str(error)) from error
 
 
 def bring_services(options: Mapping[str, Any], check_mode: bool) -> dict[str, Any]:
@@ -78,10 +95,12 @@ def bring_services(options: Mapping[str, Any], check_mode: bool) -> dict[str, An
 def _bring(options: Mapping[str, Any], check_mode: bool) -> dict[str, Any]:
     folders = _modes(options["folders"])
     programs = {name: PROGRAMS[name] for name in options["programs"] if not is_installed(name, PROGRAMS[name])}
+    own_secrets = _own_secrets(options["own_secrets"])
     files = file_changes(options["files"], options["initial_files"], options["secrets"])
     cache = options["compile_cache"]
     removed = to_be_removed(cache, int(options["compile_cache_gib"] * GIB)) if cache else []
-    written = folder_changes(folders) + [change.path for change in files] + [program_path(name) for name in programs]
+    written = [*folder_changes(folders), *own_secrets, *(change.path for change in files)]
+    written += [program_path(name) for name in programs]
     if cache and not os.path.isdir(cache):
         written.append(cache)
     started = units_to_start(options["units"])
@@ -89,6 +108,8 @@ def _bring(options: Mapping[str, Any], check_mode: bool) -> dict[str, Any]:
     if not check_mode:
         make_folders(folders)
         write_changes(files)
+        for path, length in own_secrets.items():
+            keep_secret(path, new_secret(length))
         for name, source in programs.items():
             install_program(name, source)
         if cache:

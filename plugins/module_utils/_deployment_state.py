@@ -16,14 +16,13 @@ from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_sync import image_identity
 from ansible_collections.dgxspark.serving.plugins.module_utils._model_folder import ModelFolderError, examine
+from ansible_collections.dgxspark.serving.plugins.module_utils._restore_point import STATE_FILE
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import (
     CommandRunner,
     containers,
     run_command,
     units,
 )
-
-STATE_FILE = "/var/lib/dgxspark/state/deployment.json"
 
 
 def read_state(path: str = STATE_FILE) -> dict[str, Any]:

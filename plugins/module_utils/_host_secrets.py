@@ -14,11 +14,14 @@ import os
 import secrets
 import string
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._files import content_and_mode, write_file
 
 SECRET_MODE = 0o400
 SECRET_FOLDER_MODE = 0o750
+# 32 letters and digits are 190 bits: more than the 128 that nobody can guess (NIST SP 800-131A).
+MINIMUM_LENGTH = 32
 # Letters and digits only: a secret goes into HTTP headers and environment files as it is.
 _SECRET_ALPHABET = string.ascii_letters + string.digits
 
@@ -35,14 +38,24 @@ def secret_digests(paths: Sequence[str]) -> dict[str, str]:
     return {path: hashlib.sha256(secret.encode()).hexdigest() for path, secret in found.items() if secret}
 
 
-def secrets_in_place(
-    known: Mapping[str, Mapping[str, str]], head: str, own: Sequence[str], shared: Sequence[str]
-) -> bool:
-    """Whether the head has its own secrets, and all hosts have the same shared ones. known: host to secret_digests() of it."""
+def secrets_in_place(known: Mapping[str, Mapping[str, str]], head: str, shared: Sequence[str]) -> bool:
+    """Whether all hosts have the same of those that they share. known: host to secret_digests() of it."""
     wanted = known.get(head) or {}
-    if not all(path in wanted for path in (*own, *shared)):
+    if not all(path in wanted for path in shared):
         return False
     return all((found or {}).get(path) == wanted[path] for found in known.values() for path in shared)
+
+
+def checked_lengths(lengths: Any, option: str) -> dict[str, int]:
+    """Path of a secret to the number of its characters. Raises ValueError naming the option."""
+    try:
+        checked = {str(path): int(length) for path, length in lengths.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{option} must have a number for each path: {error}") from error
+    short = [f"{path}: {length}" for path, length in checked.items() if length < MINIMUM_LENGTH]
+    if short:
+        raise ValueError(f"{option} has {', '.join(short)}; a secret needs at least {MINIMUM_LENGTH} characters.")
+    return checked
 
 
 def new_secret(length: int) -> str:

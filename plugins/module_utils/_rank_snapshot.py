@@ -42,6 +42,10 @@ class UnitState:
     result: str
     restarts: int
 
+    @property
+    def described(self) -> str:
+        return f"{self.name} is {self.active} ({self.result})"
+
     def as_dict(self) -> dict[str, Any]:
         return dict(self.__dict__)
 

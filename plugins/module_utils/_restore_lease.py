@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.dgxspark.serving.plugins.module_utils import _workloads as workloads
 from ansible_collections.dgxspark.serving.plugins.module_utils._files import write_file
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_program import program_command
 from ansible_collections.dgxspark.serving.plugins.module_utils._process_owner import start_ticks
@@ -163,7 +162,7 @@ def arm(run: str, seconds: float, folder: str = RESTORE_FOLDER, runner: CommandR
     }
     for name, text in texts.items():
         write_file(f"{UNIT_FOLDER}/{name}", text.encode(), 0o644)
-    workloads.reload_systemd(runner)
+    # Reads the units anew, too (systemctl(1), "enable").
     _timer("enable", runner)
 
 

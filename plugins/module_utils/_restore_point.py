@@ -13,6 +13,7 @@ import base64
 import glob
 import json
 import os
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ ORIGINAL = "original"
 RUN_FILE = "/etc/dgxspark/run.env"
 # Drop-ins that acceptance writes for our units; a new deployment must not begin with them.
 ACCEPTED_FILES = "/etc/systemd/system/dgxspark-*.service.d/*.conf"
+# What the last accepted deployment was.
+STATE_FILE = "/var/lib/dgxspark/state/deployment.json"
 # What a deployment writes on a host; a restore point holds what was there.
 MANAGED_FILES = (
     "/etc/systemd/system/dgxspark-*.service",
@@ -44,7 +47,7 @@ MANAGED_FILES = (
     ACCEPTED_FILES,
     "/etc/dgxspark/*",
     "/etc/dgxspark/vllm/*",
-    "/var/lib/dgxspark/state/deployment.json",
+    STATE_FILE,
 )
 # The way back is no part of what is brought back.
 RESTORE_UNITS = ("dgxspark-restore.service", "dgxspark-restore.timer")
@@ -126,6 +129,16 @@ def record_names(folder: str = RESTORE_FOLDER) -> list[str]:
     """Names of the records, the newest run first, V(original) last. Names of runs sort by time."""
     found = [os.path.basename(path).removesuffix(_RECORD_SUFFIX) for path in glob.glob(f"{folder}/*{_RECORD_SUFFIX}")]
     return sorted(set(found) - {ORIGINAL}, reverse=True) + ([ORIGINAL] if ORIGINAL in found else [])
+
+
+def deployed_run(path: str = RUN_FILE) -> str:
+    """Id of the run whose deployment is on this host, from gate 7 on. Empty where there is none."""
+    try:
+        with open(path, encoding="utf-8") as handle:
+            found = re.search(r"^DGXSPARK_RUN=(\S+)$", handle.read(), re.MULTILINE)
+    except FileNotFoundError:
+        return ""
+    return found[1] if found else ""
 
 
 def accepted_files() -> list[str]:

@@ -29,6 +29,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._restore_point im
     ORIGINAL,
     RESTORE_FOLDER,
     RestorePoint,
+    deployed_run,
     record_names,
     record_path,
 )
@@ -51,7 +52,8 @@ def _say(line: str) -> None:
 
 
 def point_named(name: str, folder: str) -> RestorePoint | None:
-    """The record of that name, V(newest) or V(original). None where a run that holds this host has recorded nothing.
+    """The record of that name, V(newest) or V(original). None where a run that holds this host, or was accepted on it, has
+    recorded nothing: it has found nothing to stop.
 
     Raises WorkloadError when there is no such record.
     """
@@ -64,7 +66,7 @@ def point_named(name: str, folder: str) -> RestorePoint | None:
         name = names[0]
     if not os.path.exists(record_path(name, folder)):
         lease = read_lease(folder)
-        if lease and lease.run == name:
+        if (lease and lease.run == name) or deployed_run() == name:
             return None
     return RestorePoint.load(name, folder)
 

@@ -10,6 +10,8 @@ module: host_secrets
 short_description: Make the secrets of a deployment where they are missing
 version_added: 0.2.0
 description:
+  - For secrets that several hosts must have alike. One that a host must have alone is made there by
+    M(dgxspark.serving.host_services).
   - Each secret is made on the host itself, of letters and digits, in a file that only C(root) may read. One that is there stays.
   - Returns the secrets, so that other hosts can get the same. Use it with C(no_log).
 author:
@@ -28,6 +30,13 @@ options:
     description: Path of a secret to the number of its characters, at least 32.
     type: dict
     required: true
+  known:
+    description:
+      - Host to the secrets that it has, as M(dgxspark.serving.deployment_state) returns them for each (RV(ignore:secrets)).
+      - When no host has any of O(lengths), the secrets are made on the control node, and no host is asked. Give them to all hosts
+        (M(dgxspark.serving.host_services)).
+    type: dict
+    default: {}
 """
 
 EXAMPLES = r"""
@@ -46,24 +55,26 @@ secrets: {description: Path to the secret., returned: always, type: dict}
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_secrets import (
+    checked_lengths,
     keep_secret,
     new_secret,
     read_secret,
 )
 
-# 32 letters and digits are 190 bits: more than the 128 that nobody can guess (NIST SP 800-131A).
-MINIMUM_LENGTH = 32
-
 
 def main() -> None:
-    module = AnsibleModule(argument_spec={"lengths": {"type": "dict", "required": True}}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={
+            "lengths": {"type": "dict", "required": True},
+            # Of the action on the control node.
+            "known": {"type": "dict", "default": {}},
+        },
+        supports_check_mode=True,
+    )
     try:
-        lengths = {path: int(length) for path, length in module.params["lengths"].items()}
-    except (TypeError, ValueError) as error:
-        module.fail_json(msg=f"lengths must have a number for each path: {error}")
-    short = [f"{path}: {length}" for path, length in lengths.items() if length < MINIMUM_LENGTH]
-    if short:
-        module.fail_json(msg=f"lengths has {', '.join(short)}; a secret needs at least {MINIMUM_LENGTH} characters.")
+        lengths = checked_lengths(module.params["lengths"], "lengths")
+    except ValueError as error:
+        module.fail_json(msg=str(error))
     secrets, changed = {}, False
     try:
         for path, length in lengths.items():

@@ -40,6 +40,12 @@ options:
     description: Path to a secret that only C(root) may read.
     type: dict
     default: {}
+  own_secrets:
+    description:
+      - Path to the number of characters of a secret that this host must have for itself, at least 32. One that is missing is made
+        here, of letters and digits, for C(root) only, and is not returned.
+    type: dict
+    default: {}
   programs:
     description:
       - Programs of this collection, each one file in C(/opt/dgxspark/lib) that needs only Python.

@@ -96,7 +96,7 @@ def main() -> None:
         if options["run"] and options["restore_seconds"]:
             renew(options["run"], options["restore_seconds"])
         states = unit_states(options["units"])
-        down = [f"{state.name} is {state.active} ({state.result})" for state in states if state.active != "active"]
+        down = [state.described for state in states if state.active != "active"]
         if options["active"] and down:
             module.fail_json(
                 msg=f"This rank does not run: {', '.join(down)}. See journalctl --unit={down[0].split()[0]}."

@@ -88,6 +88,11 @@ options:
       - With O(state=accepted), what holds from now on, as options of M(dgxspark.serving.host_services). It is brought before the way
         back is let go of.
     type: dict
+  active_units:
+    description: With O(state=accepted), units of this host that must be active. An answer may have been a rank's last.
+    type: list
+    elements: str
+    default: []
   remove_secrets:
     description: With O(state=absent), remove also the keys of the API and of Ray.
     type: bool
@@ -180,7 +185,6 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._bring_services i
     bring_services,
     services_arguments,
 )
-from ansible_collections.dgxspark.serving.plugins.module_utils._deployment_state import STATE_FILE
 from ansible_collections.dgxspark.serving.plugins.module_utils._files import write_file
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import describe
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_program import (
@@ -188,6 +192,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._host_program imp
     install_program,
     program_command,
 )
+from ansible_collections.dgxspark.serving.plugins.module_utils._rank_snapshot import unit_states
 from ansible_collections.dgxspark.serving.plugins.module_utils._restore_lease import (
     LEASE_SECONDS,
     PROGRAM,
@@ -202,7 +207,9 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._restore_lease im
 from ansible_collections.dgxspark.serving.plugins.module_utils._restore_point import (
     RESTORE_FOLDER,
     RUN_FILE,
+    STATE_FILE,
     accepted_files,
+    deployed_run,
     record,
     record_path,
 )
@@ -276,6 +283,11 @@ def _accepted(module: AnsibleModule) -> dict[str, Any]:
     with at_work(options["restore_folder"]):
         if options["restore_seconds"]:
             renew(options["run"], options["restore_seconds"], options["restore_folder"])
+        down = [state.described for state in unit_states(options["active_units"]) if state.active != "active"]
+        if down:
+            module.fail_json(
+                msg=f"Not accepted, this rank does not run: {', '.join(down)}. See journalctl --unit={down[0].split()[0]}."
+            )
         brought = _bring(module, options["services"]) if options["services"] else False
         changed = options["deployment"] is not None and _note(options["deployment"])
         disarm(options["restore_folder"])
@@ -308,7 +320,8 @@ def _restored(module: AnsibleModule) -> dict[str, Any]:
     name = options["restore_point"] or options["run"]
     nothing: dict[str, Any] = {"changed": False, "removed": [], "restored": [], "problems": [], "ended": []}
     lease = read_lease(folder)
-    held = lease is not None and lease.run == name
+    # Accepted here, but not on another host: the lease is given back, and the run may have had nothing to record.
+    held = (lease is not None and lease.run == name) or deployed_run() == name
     if not options["restore_point"] and not held and not os.path.exists(record_path(name, folder)):
         return nothing
     if module.check_mode:
@@ -365,6 +378,7 @@ def main() -> None:
             "reason": {"type": "str", "default": "asked for"},
             "deployment": {"type": "dict"},
             "services": {"type": "dict"},
+            "active_units": {"type": "list", "elements": "str", "default": []},
             "remove_secrets": {"type": "bool", "default": False, "no_log": False},
             "restore_folder": {"type": "path", "default": RESTORE_FOLDER},
         },

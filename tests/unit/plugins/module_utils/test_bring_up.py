@@ -4,14 +4,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from ansible_collections.dgxspark.serving.plugins.module_utils._bring_services import PROGRAMS
-from ansible_collections.dgxspark.serving.plugins.module_utils._host_program import program
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_secrets import secret_digests, secrets_in_place
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_services import bring_up, units_to_start
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import CommandResult, WorkloadError
@@ -79,12 +75,14 @@ KEY, TOKEN = "/etc/dgxspark/api-key", "/etc/dgxspark/ray-token"
         ({"head": {KEY: "1", TOKEN: "2"}, "worker": {TOKEN: "3"}}, False),
         ({"head": {KEY: "1", TOKEN: "2"}, "worker": {}}, False),
         ({"head": {KEY: "1", TOKEN: "2"}, "worker": None}, False),
-        ({"head": {TOKEN: "2"}, "worker": {TOKEN: "2"}}, False),
+        # The key of the API is the head's own.
+        ({"head": {TOKEN: "2"}, "worker": {TOKEN: "2"}}, True),
+        ({"head": {KEY: "1"}, "worker": {TOKEN: "2"}}, False),
         ({}, False),
     ],
 )
 def test_secrets_are_in_place_where_all_hosts_have_the_same(known: dict[str, dict[str, str]], in_place: bool) -> None:
-    assert secrets_in_place(known, "head", [KEY], [TOKEN]) is in_place
+    assert secrets_in_place(known, "head", [TOKEN]) is in_place
 
 
 def test_digests_tell_no_secret(tmp_path: Path) -> None:
@@ -92,14 +90,3 @@ def test_digests_tell_no_secret(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     found = secret_digests([str(tmp_path / name) for name in ("token", "empty", "missing")])
     assert list(found) == [str(tmp_path / "token")] and "planted" not in str(found)
-
-
-@pytest.mark.parametrize("name", sorted(PROGRAMS))
-def test_a_program_of_a_host_needs_nothing_but_python(name: str, tmp_path: Path) -> None:
-    """It starts without site-packages: a host has no Ansible."""
-    path = tmp_path / f"{name}.pyz"
-    path.write_bytes(program(PROGRAMS[name]))
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", str(path), "--help"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr

@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> str:
 def test_a_lease_is_taken_renewed_and_given_back(clock: Clock, tmp_path: Path) -> None:
     systemctl = Systemctl()
     arm("run1", 300, folder(tmp_path), systemctl)
-    assert systemctl.lines == ["daemon-reload", "enable --now dgxspark-restore.timer"]
+    assert systemctl.lines == ["enable --now dgxspark-restore.timer"]
     assert "watch" in (tmp_path / "dgxspark-restore.service").read_text(encoding="utf-8")
     lease = read_lease(folder(tmp_path))
     assert lease is not None

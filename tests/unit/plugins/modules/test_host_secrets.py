@@ -13,7 +13,7 @@ def test_a_secret_is_made_once_and_read_afterwards(run_module, tmp_path):
     assert run_module(host_secrets, check_mode=True, lengths={str(path): 64}) == {
         "changed": True,
         "secrets": {},
-        "invocation": {"module_args": {"lengths": {str(path): 64}}},
+        "invocation": {"module_args": {"lengths": {str(path): 64}, "known": {}}},
     }
     assert not path.exists()
     first = run_module(host_secrets, lengths={str(path): 64})

@@ -22,8 +22,9 @@ def test_a_program_is_installed_once_and_runs_alone(name, run_module, monkeypatc
     assert (result["changed"], result["written"]) == (True, [str(path)])
     assert not run_module(host_services, programs=[name])["changed"]
     assert not run_module(host_services, programs=[name], check_mode=True)["changed"]
+    # A host has no Ansible: nothing but the standard library.
     done = subprocess.run(
-        [sys.executable, "-I", str(path), "--help"], capture_output=True, text=True, check=False, cwd="/"
+        [sys.executable, "-I", "-S", str(path), "--help"], capture_output=True, text=True, check=False, cwd="/"
     )
     assert done.returncode == 0 and name in done.stdout
 
@@ -96,4 +97,30 @@ def test_a_folder_in_the_way_of_a_file_is_said(run_module, tmp_path):
 )
 def test_bad_input(run_module, options, text):
     result = run_module(host_services, **options)
+    assert result["failed"] and text in result["msg"]
+
+
+def test_a_secret_of_the_host_alone_is_made_once_and_never_returned(run_module, tmp_path):
+    path = tmp_path / "dgxspark" / "api-key"
+    options = {"own_secrets": {str(path): 48}}
+    assert run_module(host_services, check_mode=True, **options)["written"] == [str(path)]
+    assert not path.exists()
+    first = run_module(host_services, **options)
+    secret = path.read_text(encoding="utf-8")
+    assert first["changed"] and first["written"] == [str(path)]
+    assert len(secret) == 48 and secret not in repr(first)
+    assert path.stat().st_mode & 0o777 == 0o400
+    assert not run_module(host_services, **options)["changed"]
+    assert path.read_text(encoding="utf-8") == secret
+
+
+@pytest.mark.parametrize(
+    ("lengths", "text"),
+    [
+        ({"/nowhere/key": 16}, "own_secrets has /nowhere/key: 16; a secret needs at least 32 characters."),
+        ({"/nowhere/key": "long"}, "own_secrets must have a number for each path"),
+    ],
+)
+def test_a_secret_that_is_none(run_module, lengths, text):
+    result = run_module(host_services, own_secrets=lengths)
     assert result["failed"] and text in result["msg"]
