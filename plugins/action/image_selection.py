@@ -15,8 +15,13 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._candidates impor
     Choice,
     Wish,
     choose,
-    local_name,
     requirements_of_engines,
+)
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_name import local_name
+from ansible_collections.dgxspark.serving.plugins.module_utils._probe_memory import (
+    code_digest,
+    probe_key,
+    recalled_probe,
 )
 
 display = Display()
@@ -44,6 +49,8 @@ class ActionModule(ActionBase):
             "machines",
             "tried",
             "remembered",
+            "present",
+            "probed",
             *_ACCESS,
         )
     )
@@ -55,7 +62,9 @@ class ActionModule(ActionBase):
         self._check_machines(arguments.get("machines") or {})
         self._requirements, engines = requirements_of_engines(arguments["requirements"])
         names = list(dict.fromkeys(local_name(str(candidate["image"])) for candidate in candidates))
-        probe = self._probe(names, {})
+        key = self._memory_key(names)
+        recalled = recalled_probe(arguments.get("probed") or {}, key) if key else None
+        probe = recalled or self._probe(names, {})
         if probe.get("failed"):
             return {**probe, "msg": f"The candidate images could not be looked at: {probe.get('msg')}"}
         remembered = arguments.get("remembered")
@@ -79,7 +88,8 @@ class ActionModule(ActionBase):
             result["failed"] = True
             result["msg"] = "No candidate image can serve the model; nothing was stopped.\n" + "\n".join(choice.lines())
         else:
-            self._remember(candidates, choice, wish)
+            found = None if recalled or not key else {name: probe[name] for name in ("images", "suitable")}
+            self._remember(candidates, choice, wish, {"key": key, **found} if found else None)
         return result
 
     @staticmethod
@@ -91,23 +101,29 @@ class ActionModule(ActionBase):
                 f"The hosts are of different architectures ({found}), and one image must run on all of them. Deploy on hosts of one kind."
             )
 
-    def _probe(self, images: list[str], more: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _memory_key(self, names: list[str]) -> str:
+        """Empty where it is not known what the head has: an attempt before this one may have pulled some."""
+        present = self._task.args.get("present")
+        return (
+            ""
+            if present is None or self._task.args.get("tried")
+            else probe_key(names, present, self._questions(), code_digest())
+        )
+
+    def _questions(self) -> dict[str, Any]:
+        """What is asked of every image."""
         arguments = self._task.args
+        parsers = ("reasoning_parser", "tool_call_parser")
+        return {
+            "architecture": [arguments["architecture"]],
+            "require": self._requirements["require"],
+            "prefer": self._requirements.get("prefer") or {},
+            **{name: str(arguments[name]) for name in parsers if arguments.get(name)},
+        }
+
+    def _probe(self, images: list[str], more: Mapping[str, Any]) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self._execute_module(
-            module_name=_PROBE,
-            module_args={
-                "image": images,
-                "architecture": [arguments["architecture"]],
-                "require": self._requirements["require"],
-                "prefer": self._requirements.get("prefer") or {},
-                **{
-                    name: str(arguments[name])
-                    for name in ("reasoning_parser", "tool_call_parser")
-                    if arguments.get(name)
-                },
-                **more,
-            },
-            task_vars=self._vars,
+            module_name=_PROBE, module_args={"image": images, **self._questions(), **more}, task_vars=self._vars
         )
         return found
 
@@ -120,14 +136,14 @@ class ActionModule(ActionBase):
             return {"findings": [{"severity": "error", "message": message, "remedy": "", "id": ""}]}, False
         return found["images"][0], reference in found["suitable"]
 
-    def _remember(self, candidates: list[dict[str, Any]], choice: Choice, wish: Wish) -> None:
+    def _remember(
+        self, candidates: list[dict[str, Any]], choice: Choice, wish: Wish, probe: Mapping[str, Any] | None
+    ) -> None:
+        """probe: what was found anew in the images of the head."""
         name = next(str(entry["image"]) for entry in candidates if local_name(str(entry["image"])) == choice.image)
         known = wish.remembered.get(name) or {}
         # An image that the head has already keeps the digest under which it was pulled.
         digest = choice.pull.get("digest") or (known.get("digest", "") if known.get("id") == choice.image_id else "")
-        if known != {"digest": digest, "id": choice.image_id}:
-            self._execute_module(
-                module_name=_MEMORY,
-                module_args={"image": name, "digest": digest, "id": choice.image_id},
-                task_vars=self._vars,
-            )
+        if probe or known != {"digest": digest, "id": choice.image_id}:
+            noted = {"image": name, "digest": digest, "id": choice.image_id, **({"probe": probe} if probe else {})}
+            self._execute_module(module_name=_MEMORY, module_args=noted, task_vars=self._vars)

@@ -11,21 +11,19 @@ it can serve: C(ray), C(mp)).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._backend import AUTO, MP, RAY
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, WARNING
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_name import PINNED_REFERENCE, local_name
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_probe import Contents
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_verdict import judge_package
 
 # Engines that role vllm_serve can run.
 SERVED_ENGINES = ("vllm", "sglang")
-_DIGEST = re.compile(r"(?P<name>[^@]+)@(?P<digest>sha256:[0-9a-f]{64})")
 # Digits of a digest that name an image which has no tag: as Docker shows ids.
-_SHORT = 12
 
 
 @dataclass
@@ -84,20 +82,9 @@ class Wish:
     tried: Mapping[str, str] = field(default_factory=dict)
 
 
-def local_name(reference: str) -> str:
-    """The name that an image has on the hosts: the reference, or one made of it when it has a digest and no tag."""
-    found = _DIGEST.fullmatch(reference)
-    if not found:
-        return reference
-    name = found["name"]
-    if ":" in name.rpartition("/")[2]:
-        return name
-    return f"{name}:{found['digest'].partition(':')[2][:_SHORT]}"
-
-
 def digest_of(candidate: Mapping[str, Any]) -> str:
     """The digest that the candidate carries, in its reference or beside it."""
-    found = _DIGEST.fullmatch(str(candidate["image"]))
+    found = PINNED_REFERENCE.fullmatch(str(candidate["image"]))
     return str(candidate.get("digest") or "") or (found["digest"] if found else "")
 
 

@@ -64,7 +64,7 @@ def judge_room(
 
 
 def local_images(references: Sequence[str], run: CommandRunner) -> dict[str, dict[str, Any]]:
-    """Id and size of those images that the engine has."""
+    """Id, size and digests (in registries) of those images that the engine has."""
     if not references:
         return {}
     # It ends with 1 when one is missing, and still prints all others.
@@ -78,5 +78,9 @@ def local_images(references: Sequence[str], run: CommandRunner) -> dict[str, dic
         for image in inspected:
             names = [*(image.get("RepoTags") or ()), *(image.get("RepoDigests") or ()), image.get("Id", "")]
             if reference in names or f"{reference}:latest" in names:
-                found[reference] = {"id": image["Id"], "size_gib": round(int(image.get("Size") or 0) / GIB, 2)}
+                found[reference] = {
+                    "id": image["Id"],
+                    "size_gib": round(int(image.get("Size") or 0) / GIB, 2),
+                    "digests": sorted(image.get("RepoDigests") or ()),
+                }
     return found

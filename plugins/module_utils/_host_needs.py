@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._backend import joined_ports, opened_ports
+from ansible_collections.dgxspark.serving.plugins.module_utils._image_name import local_name
 from ansible_collections.dgxspark.serving.plugins.module_utils._plan import GB, GIB
 from ansible_collections.dgxspark.serving.plugins.module_utils._port_probe import Probe
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import MANAGED_UNITS
@@ -75,7 +76,7 @@ def needs_of(plan: Mapping[str, Any]) -> Needs:
         repository=str(plan["model"].get("repository") or "") if own["role"] == "head" else None,
         needed_gib={"model": round(float(plan["model"]["weights_gb"]) * GB / GIB, 3)},
         units=(*plan["stop"]["units"], *plan["keep"]["units"], *MANAGED_UNITS),
-        images=tuple(str(candidate["image"]) for candidate in plan["candidates"]),
+        images=tuple(dict.fromkeys(local_name(str(candidate["image"])) for candidate in plan["candidates"])),
         stop=plan["stop"],
         keep=plan["keep"],
         firewall=bool(plan.get("firewall")),

@@ -30,6 +30,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._host_needs impor
 from ansible_collections.dgxspark.serving.plugins.module_utils._hub_cache import locate
 from ansible_collections.dgxspark.serving.plugins.module_utils._listeners import listeners
 from ansible_collections.dgxspark.serving.plugins.module_utils._port_probe import run_probe
+from ansible_collections.dgxspark.serving.plugins.module_utils._probe_memory import PROBE_FILE
 from ansible_collections.dgxspark.serving.plugins.module_utils._process_owner import process_owner
 from ansible_collections.dgxspark.serving.plugins.module_utils._restore_state import judge_restore_state
 from ansible_collections.dgxspark.serving.plugins.module_utils._selection import Selection
@@ -319,6 +320,7 @@ def survey_host(
     _teardown(needs, run, proc_root, survey)
     survey.facts["learned"] = _notes(subject, LADDER_FILE, survey)
     survey.facts["remembered"] = _notes(subject, CHOICES_FILE, survey)
+    survey.facts["probed"] = _notes(subject, PROBE_FILE, survey)
     if os.geteuid() == 0:
         survey.findings += judge_restore_state(subject)
     survey.facts["images"] = disks.local_images(needs.images, run) if survey.facts["docker"] else {}

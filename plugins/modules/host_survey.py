@@ -139,9 +139,13 @@ survey:
       sample: {glm: vllm-cluster.service}
     listeners: {description: Listeners on the ports asked for and whom they belong to., type: list, elements: dict, returned: always}
     learned: {description: What the ladder has learned on this host. Empty where nothing was., type: dict, returned: always}
+    probed: {description: What registry_probe found at last in the images of the plan that the head has., type: dict, returned: always}
     remembered: {description: Digest and id of the images that earlier runs have chosen., type: dict, returned: always}
     disks: {description: Free and total GiB by name., type: dict, returned: always}
-    images: {description: Id and size of the plan's images that the engine has., type: dict, returned: always}
+    images:
+      description: Id, size and digests (in registries) of the plan's images that the engine has, by their names on the hosts.
+      type: dict
+      returned: always
     model:
       description:
         - Where the model is or should be (C(folder)), what a container must see of the host for it (C(mount)), whether it is

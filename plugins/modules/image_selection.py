@@ -72,6 +72,14 @@ options:
     description:
       - What earlier runs have chosen, as M(dgxspark.serving.host_survey) returns it. Without it the head is asked.
     type: dict
+  present:
+    description:
+      - Candidates that the head has, C(survey.images) of M(dgxspark.serving.host_survey). With it, what was found in them is kept on
+        the head, and they are looked into again only when they, what is asked of them or this collection have changed.
+    type: dict
+  probed:
+    description: What was kept, C(survey.probed) of M(dgxspark.serving.host_survey).
+    type: dict
 """
 
 EXAMPLES = r"""

@@ -39,6 +39,13 @@ options:
     description: Id of the image.
     type: str
     default: ""
+  probe:
+    description: What M(dgxspark.serving.registry_probe) found, with the C(key) of what it depends on.
+    type: dict
+  probe_path:
+    description: File on the host for O(probe).
+    type: path
+    default: /var/lib/dgxspark/state/probe.json
 """
 
 EXAMPLES = r"""
@@ -59,6 +66,7 @@ import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.dgxspark.serving.plugins.module_utils._probe_memory import PROBE_FILE
 
 
 def read(path: str) -> dict[str, Any]:
@@ -85,6 +93,8 @@ def main() -> None:
             "image": {"type": "str"},
             "digest": {"type": "str", "default": ""},
             "id": {"type": "str", "default": ""},
+            "probe": {"type": "dict"},
+            "probe_path": {"type": "path", "default": PROBE_FILE},
         },
         supports_check_mode=True,
     )
@@ -94,6 +104,8 @@ def main() -> None:
         images[options["image"]] = {"digest": options["digest"], "id": options["id"]}
         if not module.check_mode and images != read(options["path"]):
             write(options["path"], images)
+    if options["probe"] and not module.check_mode:
+        write(options["probe_path"], options["probe"])
     # Not a change of the host: a note for the next run.
     module.exit_json(changed=False, images=images)
 
