@@ -82,6 +82,10 @@ bytes_received:
   returned: always
   type: int
   sample: 3280000000
+seconds:
+  description: How long it took.
+  returned: always
+  type: float
 """
 
 from typing import Any
@@ -92,6 +96,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._image_serve impo
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_sync import ImageSyncError, fetch
 from ansible_collections.dgxspark.serving.plugins.module_utils._progress import Progress
 from ansible_collections.dgxspark.serving.plugins.module_utils._rendezvous import RendezvousError, Target
+from ansible_collections.dgxspark.serving.plugins.module_utils._transfer_module import run_transfer
 
 
 def _run(module: AnsibleModule, progress: Progress) -> dict[str, Any]:
@@ -133,15 +138,7 @@ def main() -> None:
     )
     if module.params["role"] == "head" and module.params["source"]:
         host_python.require_requests(module, "to talk to a registry of images")
-    progress = Progress(module.params["progress_path"] or "")
-    end_progress = progress.begin()
-    try:
-        result = _run(module, progress)
-    except (ImageSyncError, RendezvousError) as error:
-        module.fail_json(msg=str(error))
-    finally:
-        end_progress()
-    module.exit_json(**result)
+    run_transfer(module, _run, (ImageSyncError, RendezvousError))
 
 
 if __name__ == "__main__":

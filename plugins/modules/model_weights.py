@@ -124,7 +124,6 @@ repaired:
   elements: str
 """
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -145,6 +144,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._model_folder imp
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._progress import Progress
 from ansible_collections.dgxspark.serving.plugins.module_utils._rendezvous import RendezvousError, Target
+from ansible_collections.dgxspark.serving.plugins.module_utils._transfer_module import run_transfer
 from ansible_collections.dgxspark.serving.plugins.module_utils._weights_sync import (
     Offering,
     Staged,
@@ -266,16 +266,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    began = time.monotonic()
-    progress = Progress(module.params["progress_path"] or "")
-    end_progress = progress.begin()
-    try:
-        result = _run(module, progress)
-    except (ModelFolderError, RendezvousError) as error:
-        module.fail_json(msg=str(error))
-    finally:
-        end_progress()
-    module.exit_json(seconds=round(time.monotonic() - began, 2), **result)
+    run_transfer(module, _run, (ModelFolderError, RendezvousError))
 
 
 if __name__ == "__main__":
