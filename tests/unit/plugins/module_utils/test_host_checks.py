@@ -147,7 +147,7 @@ def test_images_are_found_by_tag_and_by_id() -> None:
         [{"Id": "sha256:1", "RepoTags": ["vllm-node:latest"], "RepoDigests": [], "Size": 3 * disks.GIB}]
     )
     found = disks.local_images(["vllm-node", "sha256:1", "other:1"], answers(docker=inspected))
-    assert found == {name: {"id": "sha256:1", "size_gib": 3.0} for name in ("vllm-node", "sha256:1")}
+    assert found == {name: {"id": "sha256:1", "size_gib": 3.0, "digests": []} for name in ("vllm-node", "sha256:1")}
 
 
 IPTABLES = """\
