@@ -62,6 +62,11 @@ def test_worker_without_fabric_address(tmp_path: Path) -> None:
         ("spark_tensor_parallel=4", "4 x pipeline parallel 1 = 4 ranks"),
         ("spark_backend=slurm", "spark_backend is 'slurm'; allowed: ray, mp, auto"),
         ("spark_preset=nothing", "Presets of the collection: qwen35_122b_fp8"),
+        # Of a role that would do its work after the teardown.
+        (
+            "vllm_serve_canary_seconds=soon",
+            "vllm_serve_canary_seconds: argument 'vllm_serve_canary_seconds' is of type str",
+        ),
     ],
 )
 def test_values_that_do_not_fit(value: str, words: str) -> None:
