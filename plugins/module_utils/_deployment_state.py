@@ -9,11 +9,10 @@ PRIVATE to this collection.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from typing import Any
 
+from ansible_collections.dgxspark.serving.plugins.module_utils._files import json_object
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_sync import image_identity
 from ansible_collections.dgxspark.serving.plugins.module_utils._model_folder import ModelFolderError, examine
 from ansible_collections.dgxspark.serving.plugins.module_utils._restore_point import STATE_FILE
@@ -23,16 +22,6 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import
     run_command,
     units,
 )
-
-
-def read_state(path: str = STATE_FILE) -> dict[str, Any]:
-    """What the last accepted deployment wrote, or an empty dictionary."""
-    try:
-        with open(path, encoding="utf-8") as handle:
-            loaded = json.load(handle)
-    except (OSError, ValueError):
-        return {}
-    return loaded if isinstance(loaded, dict) else {}
 
 
 def differences(
@@ -49,7 +38,7 @@ def differences(
     files: path to content; services: unit to the container it runs, empty for none; image_id: the image's id on the head.
     """
     found = []
-    state = read_state(state_file)
+    state = json_object(state_file)
     if not state:
         return ["no deployment was accepted here yet"]
     for path, content in files.items():

@@ -9,7 +9,9 @@ PRIVATE to this collection. Standard library only, it is part of host programs.
 
 from __future__ import annotations
 
+import json
 import os
+from typing import Any
 
 
 def content_and_mode(path: str) -> tuple[bytes, int] | None:
@@ -19,6 +21,16 @@ def content_and_mode(path: str) -> tuple[bytes, int] | None:
             return handle.read(), os.fstat(handle.fileno()).st_mode & 0o7777
     except FileNotFoundError:
         return None
+
+
+def json_object(path: str) -> dict[str, Any]:
+    """What was noted there; empty when there is nothing, or nothing that can be used."""
+    try:
+        with open(path, encoding="utf-8") as handle:
+            loaded = json.load(handle)
+    except (OSError, ValueError):
+        return {}
+    return loaded if isinstance(loaded, dict) else {}
 
 
 def write_file(path: str, content: bytes, mode: int) -> None:

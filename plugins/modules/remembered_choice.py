@@ -66,24 +66,13 @@ import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.dgxspark.serving.plugins.module_utils._files import json_object, write_file
 from ansible_collections.dgxspark.serving.plugins.module_utils._probe_memory import PROBE_FILE
-
-
-def read(path: str) -> dict[str, Any]:
-    """Empty when there is nothing, or nothing that can be used: then a choice is made anew."""
-    try:
-        with open(path, encoding="utf-8") as handle:
-            content = json.load(handle)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def write(path: str, content: dict[str, Any]) -> None:
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    with open(f"{path}.new", "w", encoding="utf-8") as handle:
-        json.dump(content, handle, indent=1, sort_keys=True)
-    os.replace(f"{path}.new", path)
+    write_file(path, json.dumps(content, indent=1, sort_keys=True).encode(), 0o600)
 
 
 def main() -> None:
@@ -99,10 +88,10 @@ def main() -> None:
         supports_check_mode=True,
     )
     options = module.params
-    images = read(options["path"])
+    images = json_object(options["path"])
     if options["image"]:
         images[options["image"]] = {"digest": options["digest"], "id": options["id"]}
-        if not module.check_mode and images != read(options["path"]):
+        if not module.check_mode and images != json_object(options["path"]):
             write(options["path"], images)
     if options["probe"] and not module.check_mode:
         write(options["probe_path"], options["probe"])
