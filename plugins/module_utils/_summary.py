@@ -9,6 +9,7 @@ PRIVATE to this collection.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,10 +17,16 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._backend import M
 from ansible_collections.dgxspark.serving.plugins.module_utils._trial import transport_line
 
 _INDENT = " " * 14
+# Columns of a terminal that is not wide: what is longer would break in the middle of a word.
+_WIDTH = 100
+
+
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(line, _WIDTH - len(_INDENT), break_long_words=False, break_on_hyphens=False)
 
 
 def _row(title: str, lines: Sequence[str]) -> list[str]:
-    shown = [line for line in lines if line] or ["-"]
+    shown = [part for line in lines if line for part in _wrapped(line)] or ["-"]
     return [f"{title:<{len(_INDENT) - 1}} {shown[0]}", *(f"{_INDENT}{line}" for line in shown[1:])]
 
 

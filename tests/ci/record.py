@@ -1,4 +1,4 @@
-"""Record a command as an asciicast and as an animated picture: record.py PICTURE.svg COMMAND... (needs npx and svg-term-cli).
+"""Record a command as an animated picture: record.py PICTURE.svg COMMAND... (needs npx and svg-term-cli).
 
 The recording is of a real run: what the command prints, when it prints it. Only pauses are shortened.
 """
@@ -66,11 +66,9 @@ def asciicast(command: list[str], events: list[tuple[float, str]]) -> str:
 
 
 def main(picture: Path, command: list[str]) -> None:
-    cast = picture.with_suffix(".cast")
-    cast.write_text(asciicast(command, shortened(recorded(command))), encoding="utf-8")
+    cast = asciicast(command, shortened(recorded(command)))
     options = ["--window", "--no-cursor", f"--width={COLUMNS}", f"--height={ROWS}"]
-    with cast.open(encoding="utf-8") as source:
-        subprocess.run(["npx", "--yes", "svg-term-cli", *options, f"--out={picture}"], stdin=source, check=True)
+    subprocess.run(["npx", "--yes", "svg-term-cli", *options, f"--out={picture}"], input=cast, text=True, check=True)
 
 
 if __name__ == "__main__":

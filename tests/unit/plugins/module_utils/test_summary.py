@@ -87,3 +87,10 @@ def test_check_mode_and_converged_claim_nothing() -> None:
 
 def test_without_a_choice_the_image_is_not_evaluated() -> None:
     assert "not evaluated: the hosts lack the Python libraries" in text(choice={}, check_mode=True, acceptance=None)
+
+
+def test_a_long_row_breaks_between_words() -> None:
+    gates = [(str(number), "a gate with a long title", 1.5) for number in range(12)]
+    lines = text(gates=gates).splitlines()
+    assert max(len(line) for line in lines) <= 100
+    assert " ".join(" ".join(lines).split()).count("a gate with a long title: 1.5") == 12
