@@ -5,7 +5,7 @@ set -euo pipefail
 
 checkout=$(cd "$(dirname "$0")/../.." && pwd)
 cache=${DGXSPARK_CACHE:-/var/cache/dgxspark-ci}
-scenarios=(preflight image_selection staging service_teardown ray_cluster vllm_serve)
+scenarios=(preflight image_selection staging service_teardown ray_cluster vllm_serve default)
 cd "$checkout"
 
 say() { printf '\n== %s (%s s)\n' "$*" "$SECONDS"; }
@@ -187,7 +187,7 @@ everything() {
         cat "$cache/lab.log"
         exit 1
     }
-    e2e test_10_bad_input.py test_20_deployment.py
+    e2e test_10_bad_input.py test_20_deployment.py test_90_packaging.py
     scenario_tests "${scenarios[@]}"
     say "all passed"
 }
@@ -255,7 +255,7 @@ full() {
         ;;
     molecule)
         lab_up
-        scenario_tests default "${scenarios[@]}"
+        scenario_tests "${scenarios[@]}"
         ;;
     registry)
         registry
