@@ -127,7 +127,10 @@ def compare_probes(probes: Results, firewalls: Results) -> list[Finding]:
             silent = sorted(port for port, outcome in outcomes.items() if outcome == NO_ANSWER)
             refusing = sorted(port for port, outcome in outcomes.items() if outcome in (REFUSED, UNREACHABLE))
             blocked = silent + [port for port in refusing if met and port in probe["answering"]]
-            if blocked:
+            lets_in = firewalls.get(called, {}).get("lets_in")
+            if blocked and lets_in is not None and probes[caller]["address"] not in lets_in:
+                findings.append(_unknown_to_our_firewall(caller, called, lets_in))
+            elif blocked:
                 findings.append(_blocked(caller, called, sorted(blocked), silent, firewalls))
             elif refusing and not met:
                 findings.append(_unproven(caller, called, refusing))
@@ -149,6 +152,17 @@ def judge_forwarding(hosts: Sequence[Mapping[str, Any]], firewalls: Results) -> 
             "In a ring: accept the fabric's subnets in chain DOCKER-USER, and set net.ipv4.ip_forward=1.",
         )
     ]
+
+
+def _unknown_to_our_firewall(caller: str, called: str, lets_in: Sequence[str]) -> Finding:
+    return Finding(
+        "FABRIC.OWN_FIREWALL",
+        INFO,
+        called,
+        f"The firewall of the deployment that is on {called} does not know {caller} and does not let it in, so the way between them "
+        "is not proven. A deployment lets it in, and proves the way then.",
+        evidence=f"it lets in {', '.join(lets_in)}",
+    )
 
 
 def _blocked(caller: str, called: str, ports: list[int], silent: list[int], firewalls: Results) -> Finding:

@@ -26,6 +26,11 @@ UNASKED_PORTS = (10001, 25000, 29500)
 EPHEMERAL_PORTS = (32768, 60999)
 
 
+# Where a host keeps the rules, and the set of the table that names the hosts.
+RULES_FILE = "/etc/dgxspark/firewall.nft"
+FABRIC_SET = "fabric"
+
+
 def _ranges(ports: Mapping[str, Any]) -> list[tuple[int, int]]:
     """The ports of a plan: numbers, pairs of the first and the last, and dictionaries of these."""
     found: list[tuple[int, int]] = []
@@ -83,11 +88,11 @@ def ruleset(plan: Mapping[str, Any]) -> str:
     elements = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ports)
     members = ", ".join(addresses)
     fabric = (
-        ["    set fabric {", "        type ipv4_addr", f"        elements = {{ {members} }}", "    }"]
+        [f"    set {FABRIC_SET} {{", "        type ipv4_addr", f"        elements = {{ {members} }}", "    }"]
         if addresses
         else []
     )
-    allow = ["        ip saddr @fabric ip daddr @fabric accept"] if addresses else []
+    allow = [f"        ip saddr @{FABRIC_SET} ip daddr @{FABRIC_SET} accept"] if addresses else []
     lines = [
         "# Written by dgxspark.serving. Only this table is ours.",
         f"table {TABLE}",

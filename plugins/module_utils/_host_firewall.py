@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import TABLE
+from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import FABRIC_SET, RULES_FILE, TABLE
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_kernel import read_text
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import CommandRunner
 
@@ -63,8 +63,20 @@ def parse_nftables(text: str) -> list[str]:
     return found[:_SHOWN_RULES]
 
 
+def addresses_let_in(run: CommandRunner, rules_file: str = RULES_FILE) -> list[str] | None:
+    """Addresses of the fabric that our own table lets in, of a deployment that is on this host. None where it does not stand, or may not
+    be seen.
+    """
+    if not os.path.exists(rules_file):
+        return None
+    listed = run(["nft", "list", "set", *TABLE.split(), FABRIC_SET])
+    return None if listed.returncode else re.findall(r"\d+\.\d+\.\d+\.\d+", listed.stdout)
+
+
 def read_firewalls(run: CommandRunner, ufw_settings: str = UFW_SETTINGS) -> dict[str, Any]:
-    """C(readable) is false for a user who may not see the rules; C(blocking): what refuses packets, a line each."""
+    """C(readable) is false for a user who may not see the rules; C(blocking): what refuses packets, a line each; C(lets_in): whom our
+    own table lets in.
+    """
     facts: dict[str, Any] = {"ufw": ufw_enabled(read_text(ufw_settings)), "readable": not os.geteuid(), "forward": ""}
     blocking: list[str] = ["ufw is active"] if facts["ufw"] else []
     if facts["readable"]:
@@ -79,7 +91,7 @@ def read_firewalls(run: CommandRunner, ufw_settings: str = UFW_SETTINGS) -> dict
             blocking += [
                 f"nftables: {rule}" for rule in parse_nftables(nftables.stdout) if not _doubled(rule, blocking)
             ]
-    return {**facts, "blocking": blocking}
+    return {**facts, "blocking": blocking, "lets_in": addresses_let_in(run)}
 
 
 def _doubled(rule: str, blocking: Sequence[str]) -> bool:

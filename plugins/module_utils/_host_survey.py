@@ -25,7 +25,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils import _host_disk
 from ansible_collections.dgxspark.serving.plugins.module_utils import _host_kernel as kernel
 from ansible_collections.dgxspark.serving.plugins.module_utils import _host_runtime as runtime
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
-from ansible_collections.dgxspark.serving.plugins.module_utils._host_firewall import read_firewalls
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_firewall import addresses_let_in, read_firewalls
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_needs import Needs
 from ansible_collections.dgxspark.serving.plugins.module_utils._hub_cache import locate
 from ansible_collections.dgxspark.serving.plugins.module_utils._listeners import listeners
@@ -314,6 +314,7 @@ def survey_host(
     run = once_each(run)
     _docker(subject, run, survey)
     survey.facts["earlyoom"] = earlyoom.look(run, proc_root)
+    survey.facts["firewall_lets_in"] = addresses_let_in(run)
     if brief:
         return survey
     found = _workloads(subject, needs.units, run, survey)

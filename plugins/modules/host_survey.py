@@ -103,7 +103,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 survey:
-  description: What was found. With O(brief) it ends after C(earlyoom).
+  description: What was found. With O(brief) it ends after C(firewall_lets_in).
   returned: always
   type: dict
   contains:
@@ -124,6 +124,11 @@ survey:
         - Whether earlyoom runs (C(active)), chooses the engine and leaves the host alone (C(steered)), and whether our drop-in for it
           is there (C(present)), with the text that it must have (C(drop_in)) in C(path). Empty where it is not installed.
       type: dict
+      returned: always
+    firewall_lets_in:
+      description: Addresses of the fabric that the firewall of a deployment on this host lets in. Null where there is none.
+      type: list
+      elements: str
       returned: always
     containers: {description: All containers with id and start time., type: list, elements: dict, returned: always}
     teardown:

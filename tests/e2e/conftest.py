@@ -128,9 +128,9 @@ def on(host: str, *command: str, check: bool = True) -> str:
 
 
 def containers(host: str) -> dict[str, dict[str, Any]]:
-    """The running containers of a lab host by name, as docker inspect prints them."""
+    """The running containers of a lab host by name, as docker inspect prints them. It passes over one that has just gone."""
     ids = on(host, "docker", "ps", "--quiet").split()
-    found = json.loads(on(host, "docker", "inspect", *ids)) if ids else []
+    found = json.loads(on(host, "docker", "inspect", *ids, check=False)) if ids else []
     return {item["Name"].lstrip("/"): item for item in found}
 
 

@@ -260,3 +260,24 @@ def test_needs_of_head_and_worker() -> None:
     assert set(worker.probe.peers["192.168.240.12"]) == set(head.probe.ports)
     assert head.needed_gib == {"model": 113.621}
     assert "old.service" in head.units
+
+
+# As nft 1.0.6 prints it.
+FABRIC_SET = """\
+table inet dgxspark {
+	set fabric {
+		type ipv4_addr
+		elements = { 192.168.240.12, 192.168.241.12 }
+	}
+}
+"""
+
+
+def test_whom_our_own_firewall_lets_in(tmp_path: Path) -> None:
+    rules = tmp_path / "firewall.nft"
+    run = answers(nft=FABRIC_SET)
+    assert firewall.addresses_let_in(run, str(rules)) is None
+    rules.touch()
+    assert firewall.addresses_let_in(run, str(rules)) == ["192.168.240.12", "192.168.241.12"]
+    # The file is there, the table is not.
+    assert firewall.addresses_let_in(lambda argv: CommandResult(1, "", "No such file"), str(rules)) is None
