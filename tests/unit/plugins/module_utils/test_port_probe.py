@@ -107,6 +107,20 @@ def test_blocked_port_is_found_with_the_rule_that_does_it(
     assert "-A INPUT -p tcp -j DROP" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("lets_in", "found_id"), [([HEAD], "FABRIC.OWN_FIREWALL"), ([HEAD, WORKER], "FABRIC.PORT_BLOCKED")]
+)
+def test_a_host_that_joins_is_unknown_to_our_own_firewall(
+    monkeypatch: pytest.MonkeyPatch, lets_in: list[str], found_id: str
+) -> None:
+    """One that it lets in is blocked by something else."""
+    ports = free_ports(2)
+    swallow(monkeypatch, HEAD, ports[0], TimeoutError)
+    found = both(Probe(HEAD, ports, {WORKER: ports}, SECONDS), Probe(WORKER, ports, {HEAD: ports}, SECONDS))
+    (finding,) = compare_probes(found, {"head": {"blocking": [], "lets_in": lets_in}})
+    assert finding.id == found_id
+
+
 def test_host_that_never_met_the_other_proves_nothing() -> None:
     ports = free_ports(1)
     lonely = run_probe(Probe(HEAD, ports, {WORKER: ports}, 0.3))
