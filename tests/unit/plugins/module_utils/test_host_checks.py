@@ -266,10 +266,10 @@ def test_needs_of_head_and_worker() -> None:
 # As nft 1.0.6 prints it.
 FABRIC_SET = """\
 table inet dgxspark {
-	set fabric {
-		type ipv4_addr
-		elements = { 192.168.240.12, 192.168.241.12 }
-	}
+    set fabric {
+        type ipv4_addr
+        elements = { 192.168.240.12, 192.168.241.12 }
+    }
 }
 """
 
