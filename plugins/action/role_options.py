@@ -21,7 +21,7 @@ _DESCRIBING = ("description", "version_added")
 class ActionModule(ActionBase):
     """Checks the options of several roles at once, before any of them has done something. Runs on the control node only.
 
-    What is not known yet, because an earlier role finds it out, is left to that role.
+    What is not known yet, because an earlier role finds it out, is left out.
     """
 
     TRANSFERS_FILES = False

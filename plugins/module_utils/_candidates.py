@@ -23,7 +23,6 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._image_verdict im
 
 # Engines that role vllm_serve can run.
 SERVED_ENGINES = ("vllm", "sglang")
-# Digits of a digest that name an image which has no tag: as Docker shows ids.
 
 
 @dataclass

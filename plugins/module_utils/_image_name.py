@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 
 PINNED_REFERENCE = re.compile(r"(?P<name>[^@]+)@(?P<digest>sha256:[0-9a-f]{64})")
+# Digits of a digest that name an image which has no tag: as Docker shows ids.
 _SHORT = 12
 
 
