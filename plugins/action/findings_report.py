@@ -72,6 +72,7 @@ def comparisons(plan: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]]) -
     fabrics = {name: results for name, results in own.items() if "rails" in results}
     probes = {name: survey["probe"] for name, survey in surveys.items() if "probe" in survey}
     firewalls = {name: survey["firewalls"] for name, survey in surveys.items() if "firewalls" in survey}
+    let_in = {name: survey.get("firewall_lets_in") for name, survey in surveys.items()}
     hosts = plan["hosts"]
     return [
         *compare_systems(surveys),
@@ -79,7 +80,7 @@ def comparisons(plan: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]]) -
         *compare_image_room(hosts, surveys),
         *compare_clocks(probes),
         *compare_fabrics(hosts, fabrics),
-        *compare_probes(probes, firewalls),
+        *compare_probes(probes, firewalls, let_in),
         *judge_forwarding(hosts, firewalls),
     ]
 

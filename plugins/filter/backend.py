@@ -15,6 +15,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._backend import (
     with_model,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._engine_command import engine_command
+from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import let_in_arguments
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_secrets import secrets_in_place
 
 
@@ -24,6 +25,7 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {
             "engine_command": engine_command,
+            "let_in_arguments": let_in_arguments,
             "rank_arguments": rank_arguments,
             "secrets_in_place": secrets_in_place,
             "with_backend": with_backend,

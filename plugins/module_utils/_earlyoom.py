@@ -39,13 +39,13 @@ ARGUMENTS = ("-M", str(FLOOR_KIB), "--prefer", PREFER, "--avoid", AVOID)
 
 @dataclass(frozen=True)
 class Earlyoom:
-    """active: whether it runs. steered: whether it runs, or would, with our arguments. present: whether our drop-in is there.
-    drop_in, path: the text that it must have, and where it belongs.
+    """active: whether it runs. to_steer: what a user who consents still needs, since it does not run, or would not, with our arguments.
+    to_release: what one who does not consent still needs, since our drop-in is there. drop_in, path: its text, and where it belongs.
     """
 
     active: bool
-    steered: bool
-    present: bool
+    to_steer: bool
+    to_release: bool
     drop_in: str
     path: str = DROP_IN
 
@@ -90,4 +90,4 @@ def judge(command: str, state: dict[str, str], present: str, command_line: str) 
     active = state.get("ActiveState") == "active"
     wanted = drop_in(command)
     runs_so = not active or command_line.rstrip("\0").split("\0")[-len(ARGUMENTS) :] == list(ARGUMENTS)
-    return Earlyoom(active, present == wanted and runs_so, bool(present), wanted)
+    return Earlyoom(active, not (present == wanted and runs_so), bool(present), wanted)

@@ -110,8 +110,12 @@ def _outcomes(name: str, address: str, probes: Results) -> Iterator[tuple[int, s
             yield int(row["port"]), str(row["outcome"])
 
 
-def compare_probes(probes: Results, firewalls: Results) -> list[Finding]:
+def compare_probes(
+    probes: Results, firewalls: Results, let_in: Mapping[str, Sequence[str] | None] | None = None
+) -> list[Finding]:
     """Which ports of a host do not answer another host, although both tried at the same time.
+
+    let_in: host to the addresses that our own firewall on it lets in, None without one.
 
     A port that refuses is only a fault when the two hosts were at work at the same time: otherwise nobody listened yet.
     """
@@ -127,7 +131,7 @@ def compare_probes(probes: Results, firewalls: Results) -> list[Finding]:
             silent = sorted(port for port, outcome in outcomes.items() if outcome == NO_ANSWER)
             refusing = sorted(port for port, outcome in outcomes.items() if outcome in (REFUSED, UNREACHABLE))
             blocked = silent + [port for port in refusing if met and port in probe["answering"]]
-            lets_in = firewalls.get(called, {}).get("lets_in")
+            lets_in = (let_in or {}).get(called)
             if blocked and lets_in is not None and probes[caller]["address"] not in lets_in:
                 findings.append(_unknown_to_our_firewall(caller, called, lets_in))
             elif blocked:

@@ -81,24 +81,29 @@ def _fabric(hosts: Iterable[Mapping[str, Any]]) -> list[str]:
     return [str(address) for address in addresses]
 
 
+def let_in_arguments(plan: Mapping[str, Any], lets_in: Sequence[str] | None) -> list[str]:
+    """What nft is told so that the table on a host, which lets in the addresses of lets_in (None: it does not stand), lets in all hosts of
+    the plan. Empty where it needs nothing.
+    """
+    missing = [] if lets_in is None else [address for address in _fabric(plan["hosts"]) if address not in lets_in]
+    return ["add", "element", *TABLE.split(), FABRIC_SET, "{ " + ", ".join(missing) + " }"] if missing else []
+
+
 def ruleset(plan: Mapping[str, Any]) -> str:
     """What C(nft -f) loads: the table is replaced in one step, no packet sees it half made."""
-    addresses = _fabric(plan["hosts"])
+    members = ", ".join(_fabric(plan["hosts"]))
     ports = closed_ports(plan["ports"], int(plan["api"]["port"]))
     elements = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ports)
-    members = ", ".join(addresses)
-    fabric = (
-        [f"    set {FABRIC_SET} {{", "        type ipv4_addr", f"        elements = {{ {members} }}", "    }"]
-        if addresses
-        else []
-    )
-    allow = [f"        ip saddr @{FABRIC_SET} ip daddr @{FABRIC_SET} accept"] if addresses else []
     lines = [
         "# Written by dgxspark.serving. Only this table is ours.",
         f"table {TABLE}",
         f"delete table {TABLE}",
         f"table {TABLE} {{",
-        *fabric,
+        # Of one host it is empty, and there for a second one to join.
+        f"    set {FABRIC_SET} {{",
+        "        type ipv4_addr",
+        *([f"        elements = {{ {members} }}"] if members else []),
+        "    }",
         "    set closed {",
         "        type inet_service",
         "        flags interval",
@@ -109,7 +114,7 @@ def ruleset(plan: Mapping[str, Any]) -> str:
         "        # Only what opens a connection; answers to the host's own connections pass.",
         "        tcp flags & (fin | syn | rst | ack) != syn accept",
         "        iif lo accept",
-        *allow,
+        f"        ip saddr @{FABRIC_SET} ip daddr @{FABRIC_SET} accept",
         "        tcp dport @closed drop",
         "    }",
         "}",

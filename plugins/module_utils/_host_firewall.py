@@ -74,9 +74,7 @@ def addresses_let_in(run: CommandRunner, rules_file: str = RULES_FILE) -> list[s
 
 
 def read_firewalls(run: CommandRunner, ufw_settings: str = UFW_SETTINGS) -> dict[str, Any]:
-    """C(readable) is false for a user who may not see the rules; C(blocking): what refuses packets, a line each; C(lets_in): whom our
-    own table lets in.
-    """
+    """C(readable) is false for a user who may not see the rules; C(blocking): what refuses packets, a line each."""
     facts: dict[str, Any] = {"ufw": ufw_enabled(read_text(ufw_settings)), "readable": not os.geteuid(), "forward": ""}
     blocking: list[str] = ["ufw is active"] if facts["ufw"] else []
     if facts["readable"]:
@@ -91,7 +89,7 @@ def read_firewalls(run: CommandRunner, ufw_settings: str = UFW_SETTINGS) -> dict
             blocking += [
                 f"nftables: {rule}" for rule in parse_nftables(nftables.stdout) if not _doubled(rule, blocking)
             ]
-    return {**facts, "blocking": blocking, "lets_in": addresses_let_in(run)}
+    return {**facts, "blocking": blocking}
 
 
 def _doubled(rule: str, blocking: Sequence[str]) -> bool:

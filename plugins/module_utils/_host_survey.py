@@ -199,7 +199,7 @@ def _workloads(subject: str, unit_names: Sequence[str], run: CommandRunner, surv
     survey.facts["containers"] = [item.as_dict() for item in found]
     survey.facts["units"] = [unit.as_dict() for unit in looked_at]
     survey.facts.setdefault("unit_containers", {})
-    steered = [earlyoom.UNIT] if survey.facts["earlyoom"].get("steered") else []
+    steered = [earlyoom.UNIT] if not survey.facts["earlyoom"].get("to_steer", True) else []
     survey.findings += kernel.judge_killers(subject, survey.facts["units"], steered)
     return found
 

@@ -121,8 +121,8 @@ survey:
       returned: always
     earlyoom:
       description:
-        - Whether earlyoom runs (C(active)), chooses the engine and leaves the host alone (C(steered)), and whether our drop-in for it
-          is there (C(present)), with the text that it must have (C(drop_in)) in C(path). Empty where it is not installed.
+        - Whether earlyoom runs (C(active)), whether it must still be told to choose the engine and leave the host alone (C(to_steer)) or
+          to choose as before (C(to_release)), and the text (C(drop_in)) that does it in C(path). Empty where it is not installed.
       type: dict
       returned: always
     firewall_lets_in:

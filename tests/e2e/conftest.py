@@ -202,6 +202,23 @@ def wait_until(what: Callable[[], bool], seconds: float) -> float:
     return time.monotonic() - started
 
 
+def assert_the_canary_restarts_a_frozen_engine(rank: str, limit_seconds: float) -> None:
+    """rank: what its process on the worker calls itself. The engine's own health page goes on to say that all is well."""
+    # The canary leaves an engine alone that has not answered since its start.
+    on("spark-head", "systemctl", "start", "dgxspark-canary.service")
+    before = containers("spark-head")["dgxspark-vllm"]["Id"]
+    on("spark-worker", "sh", "-c", f"pkill -STOP -f '^{rank}'")
+    for _failure in range(2):
+        on("spark-head", "systemctl", "start", "dgxspark-canary.service", check=False)
+        ask = "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8000/health"
+        health = on("spark-head", "sh", "-c", ask, check=False)
+        state = json.loads(on("spark-head", "cat", "/var/lib/dgxspark/state/canary.json"))
+        assert (state["state"], health) in (("failing", "200"), ("restarted", "000")), (state, health)
+    assert state["state"] == "restarted"
+    wait_until(lambda: containers("spark-head").get("dgxspark-vllm", {}).get("Id") not in (None, before), limit_seconds)
+    wait_until(answers, limit_seconds)
+
+
 def listening_ports(host: str) -> list[int]:
     """Ports on which a host listens for other hosts."""
     addresses = on(host, "sh", "-c", "ss -ltnH | awk '{print $4}'").split()

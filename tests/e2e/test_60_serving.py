@@ -13,6 +13,7 @@ from conftest import (
     Run,
     answers,
     assert_only_ssh_and_the_api_answer,
+    assert_the_canary_restarts_a_frozen_engine,
     containers,
     lab,
     on,
@@ -113,6 +114,10 @@ def test_a_killed_engine_starts_again_although_it_ends_with_0() -> None:
     on("spark-worker", "sh", "-c", "pkill -KILL -f '^ray::RayWorkerProc'")
     wait_until(lambda: started_at("dgxspark-vllm.service") != before, 180)
     wait_until(answers, SERVES_AGAIN_WITHIN_SECONDS)
+
+
+def test_a_rank_that_hangs_is_noticed_by_the_canary() -> None:
+    assert_the_canary_restarts_a_frozen_engine("ray::RayWorkerProc", SERVES_AGAIN_WITHIN_SECONDS)
 
 
 @pytest.mark.parametrize("order", [("spark-worker", "spark-head"), ("spark-head", "spark-worker")])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
 from conftest import (
     answers,
     assert_only_ssh_and_the_api_answer,
+    assert_the_canary_restarts_a_frozen_engine,
     containers,
     lab,
     nothing_of_ours_runs,
@@ -21,7 +21,7 @@ from conftest import (
 )
 
 HOSTS = ("spark-head", "spark-worker")
-ENGINE, CANARY = "dgxspark-vllm.service", "dgxspark-canary.service"
+ENGINE = "dgxspark-vllm.service"
 MP = ("-e", "spark_backend=mp")
 # Two starts of the engine on two cores.
 SERVES_AGAIN_WITHIN_SECONDS = 420
@@ -95,15 +95,9 @@ def test_a_rank_that_is_killed_ends_the_other_and_both_come_back(host: str) -> N
 
 
 def test_a_rank_that_hangs_is_noticed_by_the_canary() -> None:
-    # It leaves an engine alone that has not answered since its start.
-    on("spark-head", "systemctl", "start", CANARY)
-    before = {host: rank_of(host) for host in HOSTS}
-    on("spark-worker", "pkill", "-STOP", "-f", "^VLLM::Worker")
-    for _failure in range(2):
-        on("spark-head", "systemctl", "start", CANARY, check=False)
-    assert json.loads(on("spark-head", "cat", "/var/lib/dgxspark/state/canary.json"))["state"] == "restarted"
-    wait_until(lambda: all(rank_of(host) not in ("", before[host]) for host in HOSTS), SERVES_AGAIN_WITHIN_SECONDS)
-    wait_until(answers, SERVES_AGAIN_WITHIN_SECONDS)
+    before = rank_of("spark-worker")
+    assert_the_canary_restarts_a_frozen_engine("VLLM::Worker", SERVES_AGAIN_WITHIN_SECONDS)
+    assert rank_of("spark-worker") != before
 
 
 @pytest.mark.parametrize("order", [HOSTS[::-1], HOSTS])

@@ -50,6 +50,13 @@ def test_one_host_serves(inventory_of_one: str, backend: str) -> None:
     assert again.changed == {"lab-head": 0}
 
 
+def test_a_second_host_joins_one_that_serves() -> None:
+    """The firewall of the one that serves knows no other host."""
+    run = run_playbook("-e", json.dumps({"spark_keep": {}}))
+    assert run.returncode == 0, run.output[-3000:]
+    assert "2 Ray nodes" in " ".join(run.output.split()) and answers()
+
+
 def test_four_hosts_serve() -> None:
     lab("up", "--hosts", "4")
     run = run_playbook(*FOUR, *tensor_parallel(4))

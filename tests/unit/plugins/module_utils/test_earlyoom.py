@@ -68,7 +68,7 @@ def test_it_is_steered_when_its_process_has_our_arguments(
     state: str, present: str, command_line: str, steered: bool
 ) -> None:
     found = earlyoom.judge(COMMAND, {"ActiveState": state}, present, command_line)
-    assert (found.steered, found.present, found.active) == (steered, bool(present), state == "active")
+    assert (found.to_steer, found.to_release, found.active) == (not steered, bool(present), state == "active")
 
 
 def test_a_host_without_it_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,4 +87,4 @@ def test_a_look_at_a_host_that_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path)
     def run(argv: list[str]) -> CommandResult:
         return CommandResult(0, {"cat": DEBIAN, "show": "ActiveState=active\nMainPID=812\n"}[argv[1]], "")
 
-    assert earlyoom.look(run, str(tmp_path))["steered"] is True
+    assert earlyoom.look(run, str(tmp_path))["to_steer"] is False

@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 import shutil
 import subprocess
 from typing import Any
 
 import pytest
-from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import closed_ports, ruleset
+from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import closed_ports, let_in_arguments, ruleset
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_firewall import parse_nftables
 
 PORTS = {
@@ -71,10 +72,6 @@ def test_fabric_addresses_of_all_hosts_may_pass():
     ]
 
 
-def test_one_host_needs_nobody():
-    assert "fabric" not in ruleset(plan(hosts=1))
-
-
 def test_what_is_no_address_is_refused():
     with pytest.raises(ValueError):
         ruleset({**plan(), "hosts": [{"fabric_addresses": ["192.168.100.11; drop"]}]})
@@ -88,6 +85,23 @@ def in_own_network(*commands: str) -> subprocess.CompletedProcess[str]:
     if subprocess.run([*argv[:-1], "nft list ruleset"], capture_output=True, check=False).returncode:
         pytest.skip("no network namespace with nftables here")
     return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_hosts_that_join_are_let_in(tmp_path, hosts):
+    rules = tmp_path / "firewall.nft"
+    rules.write_text(ruleset(plan(hosts=hosts)), encoding="utf-8")
+    known = [address for host in plan(hosts=hosts)["hosts"] for address in host["fabric_addresses"]]
+    arguments = let_in_arguments(plan(hosts=4), known)
+    done = in_own_network(f"nft -f {rules}", f"nft {shlex.join(arguments)}", "nft list set inet dgxspark fabric")
+    assert done.returncode == 0, done.stderr
+    assert all(address in done.stdout for host in plan(hosts=4)["hosts"] for address in host["fabric_addresses"])
+
+
+@pytest.mark.parametrize(("lets_in", "reason"), [(None, "no table"), (True, "all are known")])
+def test_nothing_is_told_to_a_firewall_that_needs_nothing(lets_in, reason):
+    known = [address for host in plan(hosts=2)["hosts"] for address in host["fabric_addresses"]]
+    assert let_in_arguments(plan(hosts=2), known if lets_in else None) == [], reason
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 4])
