@@ -13,7 +13,8 @@ WALK = (CHECKOUT / "docs" / "walk.md").read_text(encoding="utf-8")
 SAYS = {
     "make demo": "answer        2 + 2 = 4.",
     "playbooks/status.yml": "dgxspark-vllm.service",
-    "journalctl -u dgxspark-vllm": "Application startup complete",
+    "journalctl -u dgxspark-vllm": '"POST /v1/chat/completions HTTP/1.1" 200 OK',
+    "playbooks/benchmark.yml": "tokens/s",
     "spark_max_model_len=1024 --check": "not evaluated in check mode",
     "cat /etc/systemd/system/dgxspark-vllm.service": '"--max-model-len" "2048"',
     "spark_max_model_len=100000": "spark_max_model_len is 100000, the model knows 4096 positions.",
