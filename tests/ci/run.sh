@@ -51,6 +51,7 @@ check() {
     antsibull-changelog lint
     say "documentation"
     antsibull-docs lint-collection-docs --plugin-docs --validate-collection-refs self .
+    pytest tests/ci
     say "unit tests"
     pytest tests/unit
     say "ansible-lint"
