@@ -52,7 +52,7 @@ def test_one_host_serves(inventory_of_one: str, backend: str) -> None:
 
 def test_a_second_host_joins_one_that_serves() -> None:
     """The firewall of the one that serves knows no other host."""
-    run = run_playbook("-e", json.dumps({"spark_keep": {}}))
+    run = run_playbook()
     assert run.returncode == 0, run.output[-3000:]
     assert "2 Ray nodes" in " ".join(run.output.split()) and answers()
 
