@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.dgxspark.serving.plugins.module_utils._progress import FOLDER
+from ansible_collections.dgxspark.serving.plugins.module_utils._progress import ENDED, FOLDER
 from ansible_collections.dgxspark.serving.plugins.module_utils._staging_look import all_have_the_same, as_results
 from ansible_collections.dgxspark.serving.plugins.plugin_utils._transfer_lines import Transfers, would_be_moved
 
@@ -102,7 +102,9 @@ class ActionModule(ActionBase):
                 return {**results, **{name: {**asked, "failed": True} for name in jobs}}
             for name, state in asked["jobs"].items():
                 if state["result"] is not None:
-                    results[name] = dict(state["result"])
+                    # Ansible's wrapper would say with a traceback that it has no result.
+                    was_ended = broken and ENDED in str(state["result"].get("stderr") or "")
+                    results[name] = {"msg": "", "ended": True} if was_ended else dict(state["result"])
                     del jobs[name]
             if broken:
                 results.update({name: {"msg": "", "ended": True} for name in jobs})

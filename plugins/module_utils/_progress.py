@@ -25,6 +25,8 @@ FOLDER = "/run/dgxspark/staging"
 # The control node asks every few seconds. One whose link is down for longer has most likely given up the run.
 ABANDONED_SECONDS = 300
 _WRITE_EVERY_SECONDS = 1
+# The last words, on stderr, of a task that was told to end: it has no result.
+ENDED = "The run has ended."
 # For a task of an earlier run to tidy up.
 _END_SECONDS = 10
 
@@ -32,7 +34,7 @@ _END_SECONDS = 10
 def _end_with_an_exception(_number: int, _frame: Any) -> None:
     # Once: a second one would break into what tidies up.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise SystemExit("The run has ended.")
+    raise SystemExit(ENDED)
 
 
 @dataclass

@@ -201,6 +201,8 @@ def main() -> int:
     try:
         # What is measured is not the model: a small one that all hosts have.
         if wanted != ["weights"]:
+            # The firewall of a deployment that was there knows no third host.
+            lab_hosts.lab("reset")
             lab_hosts.lab("up", "--hosts", "4")
             lab_hosts.host_setup()
             with tempfile.TemporaryDirectory() as folder:

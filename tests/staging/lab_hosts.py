@@ -115,6 +115,8 @@ def end(process: subprocess.Popen[bytes], results: str, log: Path) -> Run:
     process.wait(timeout=LIMIT_SECONDS)
     found = {path.stem: json.loads(path.read_text()) for path in Path(results).glob("*.json")}
     text = log.read_text(errors="replace")
+    # However it ends, a user reads words.
+    assert "Traceback" not in text, text[-4000:]
     return Run(process.returncode, text, found)
 
 
