@@ -71,6 +71,8 @@ def stranger(host: str, *command: str) -> Iterator[None]:
 
 
 def wrong_mtu() -> AbstractContextManager[None]:
+    # A connection from before would go on with packets of the larger MTU, and break; a new one asks both ends.
+    subprocess.run(["pkill", "-f", r"^ssh: .*\[mux\]"], check=False)
     return changed(
         WORKER, "ip", "link", "set", RAIL_1, "mtu", "1500", undo=["ip", "link", "set", RAIL_1, "mtu", "9000"]
     )
@@ -133,7 +135,7 @@ FAULTS = {
         ],
     ),
     "missing GID": (missing_gid, ["error: lab-head roceP2p1s0f0: Its link is up, but it cannot be used"]),
-    "occupied port": (occupied_port, ["lab-head: port 20101 is held by process python3"]),
+    "occupied port": (occupied_port, ["lab-head: port 20101 is held by process http.server"]),
     "full model disk": (full_model_disk, ["lab-worker: /srv/models/qwen35-tiny (model) needs"]),
     "full Docker disk": (full_docker_disk, ["lab-worker: /var/lib/docker (docker) has 0.1 GiB free of"]),
     "orphan process": (
@@ -224,7 +226,7 @@ def test_host_that_does_not_answer_does_not_hide_the_others() -> None:
     finally:
         on(WORKER, "systemctl", "start", "ssh.service")
     assert "lab-worker cannot be reached over SSH" in said
-    assert "lab-head: port 20101 is held by process python3" in said
+    assert "lab-head: port 20101 is held by process http.server" in said
 
 
 def test_earlyoom_is_warned_about_and_steered_with_consent() -> None:
