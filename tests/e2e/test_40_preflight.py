@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import pytest
-from conftest import Run, containers, lab, on, run_playbook, what_ran_before_runs
+from conftest import Run, containers, lab, on, run_playbook, wait_until, what_ran_before_runs
 
 HEAD, WORKER = "spark-head", "spark-worker"
 RAIL_1, RAIL_2 = "enp1s0f0np0", "enP2p1s0f0np0"
@@ -260,6 +260,7 @@ def would_end(*arguments: str) -> str:
     on(WORKER, "cp", "/bin/sleep", "/tmp/ray::RayWorker")
     holder = ["python3", "-c", "import time; held = bytearray(10**8); time.sleep(4243)  # holder-4243"]
     with stranger(WORKER, "/tmp/ray::RayWorker", "4242"), stranger(WORKER, *holder):
+        wait_until(lambda: all(on(WORKER, "pgrep", "-f", word, check=False) for word in ("ker 4242", "holder-4243")), 30)
         dry = ["timeout", "2", "earlyoom", *arguments, "--dryrun"]
         said = on(WORKER, "sh", "-c", '"$@" 2>&1', "sh", *dry, check=False)
     found = re.search(r'sending SIGTERM to process \d+ uid \d+ "([^"]+)"', said)
