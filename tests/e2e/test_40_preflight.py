@@ -260,7 +260,9 @@ def would_end(*arguments: str) -> str:
     on(WORKER, "cp", "/bin/sleep", "/tmp/ray::RayWorker")
     holder = ["python3", "-c", "import time; held = bytearray(10**8); time.sleep(4243)  # holder-4243"]
     with stranger(WORKER, "/tmp/ray::RayWorker", "4242"), stranger(WORKER, *holder):
-        wait_until(lambda: all(on(WORKER, "pgrep", "-f", word, check=False) for word in ("ker 4242", "holder-4243")), 30)
+        wait_until(
+            lambda: all(on(WORKER, "pgrep", "-f", word, check=False) for word in ("ker 4242", "holder-4243")), 30
+        )
         dry = ["timeout", "2", "earlyoom", *arguments, "--dryrun"]
         said = on(WORKER, "sh", "-c", '"$@" 2>&1', "sh", *dry, check=False)
     found = re.search(r'sending SIGTERM to process \d+ uid \d+ "([^"]+)"', said)
