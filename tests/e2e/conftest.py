@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 INVENTORY = "inventories/lab_inventory"
 # A deployment of the lab takes about two minutes; one that hangs must not take CI with it.
 PLAYBOOK_TIMEOUT_SECONDS = 900
+
+CANARY_STATE = "/var/lib/dgxspark/state/canary.json"
 
 # What a run prints when the engine's unit has just been started. Its phases are no such sign: a busy machine passes over some.
 ENGINE_STARTS = "TASK [dgxspark.serving.vllm_serve : Wait until the engine answers]"
@@ -202,21 +205,45 @@ def wait_until(what: Callable[[], bool], seconds: float) -> float:
     return time.monotonic() - started
 
 
-def assert_the_canary_restarts_a_frozen_engine(rank: str, limit_seconds: float) -> None:
-    """rank: what its process on the worker calls itself. The engine's own health page goes on to say that all is well."""
+def health() -> str:
+    """Status of the engine's own health page on the head; 000 when nothing listens."""
+    return on(
+        "spark-head", "sh", "-c", "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8000/health", check=False
+    )
+
+
+def ask_the_canary() -> str:
+    """The state that it comes to."""
+    on("spark-head", "systemctl", "start", "dgxspark-canary.service", check=False)
+    return str(json.loads(on("spark-head", "cat", CANARY_STATE))["state"])
+
+
+def assert_the_canary_restarts_the_engine(harm: AbstractContextManager[object], limit_seconds: float) -> list[str]:
+    """harm: what makes the engine useless without its own health page knowing it; it is mended before the engine must be back.
+
+    Returns what the health page said before each of the canary's two questions.
+    """
+    # A restart of an earlier test would count for a day.
+    on("spark-head", "rm", "-f", CANARY_STATE)
     # The canary leaves an engine alone that has not answered since its start.
-    on("spark-head", "systemctl", "start", "dgxspark-canary.service")
+    assert ask_the_canary() == "ok"
     before = containers("spark-head")["dgxspark-vllm"]["Id"]
-    on("spark-worker", "sh", "-c", f"pkill -STOP -f '^{rank}'")
-    for _failure in range(2):
-        on("spark-head", "systemctl", "start", "dgxspark-canary.service", check=False)
-        ask = "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8000/health"
-        health = on("spark-head", "sh", "-c", ask, check=False)
-        state = json.loads(on("spark-head", "cat", "/var/lib/dgxspark/state/canary.json"))
-        assert (state["state"], health) in (("failing", "200"), ("restarted", "000")), (state, health)
-    assert state["state"] == "restarted"
+    seen = []
+    with harm:
+        for state in ("failing", "restarted"):
+            seen.append(health())
+            assert ask_the_canary() == state
+    assert seen[0] == "200"
     wait_until(lambda: containers("spark-head").get("dgxspark-vllm", {}).get("Id") not in (None, before), limit_seconds)
     wait_until(answers, limit_seconds)
+    return seen
+
+
+@contextmanager
+def signalled(host: str, signal_name: str, program: str) -> Iterator[None]:
+    """program: how a command line begins. Frozen ones are not let go: whoever restarts the engine must end them."""
+    on(host, "pkill", f"-{signal_name}", "-f", f"^{program}")
+    yield
 
 
 def listening_ports(host: str) -> list[int]:

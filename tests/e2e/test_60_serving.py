@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from conftest import (
@@ -12,18 +14,22 @@ from conftest import (
     ENGINE_STARTS,
     Run,
     answers,
+    ask_the_canary,
     assert_only_ssh_and_the_api_answer,
-    assert_the_canary_restarts_a_frozen_engine,
+    assert_the_canary_restarts_the_engine,
     containers,
     lab,
     on,
     reboot_both,
     run_playbook,
+    signalled,
     unit_state,
     wait_until,
 )
 
 HOSTS = ("spark-head", "spark-worker")
+FABRIC = ("enp1s0f0np0", "enP2p1s0f0np0")
+RANK = "ray::RayWorkerProc"
 # Two starts of Ray and of the engine on two cores.
 SERVES_AGAIN_WITHIN_SECONDS = 420
 
@@ -93,9 +99,7 @@ def test_every_port_but_ssh_and_the_api_is_silent_for_the_management_network() -
 
 
 def test_the_canary_says_ok() -> None:
-    on("spark-head", "systemctl", "start", "dgxspark-canary.service")
-    state = json.loads(on("spark-head", "cat", "/var/lib/dgxspark/state/canary.json"))
-    assert state["state"] == "ok"
+    assert ask_the_canary() == "ok"
 
 
 def test_a_run_waits_for_an_engine_that_loads() -> None:
@@ -111,13 +115,34 @@ def test_a_run_waits_for_an_engine_that_loads() -> None:
 
 def test_a_killed_engine_starts_again_although_it_ends_with_0() -> None:
     before = started_at("dgxspark-vllm.service")
-    on("spark-worker", "sh", "-c", "pkill -KILL -f '^ray::RayWorkerProc'")
+    on("spark-worker", "sh", "-c", f"pkill -KILL -f '^{RANK}'")
     wait_until(lambda: started_at("dgxspark-vllm.service") != before, 180)
     wait_until(answers, SERVES_AGAIN_WITHIN_SECONDS)
 
 
 def test_a_rank_that_hangs_is_noticed_by_the_canary() -> None:
-    assert_the_canary_restarts_a_frozen_engine("ray::RayWorkerProc", SERVES_AGAIN_WITHIN_SECONDS)
+    frozen = signalled("spark-worker", "STOP", RANK)
+    seen = assert_the_canary_restarts_the_engine(frozen, SERVES_AGAIN_WITHIN_SECONDS)
+    assert seen == ["200", "200"]
+
+
+@contextmanager
+def killed_as_by_a_loss_of_power() -> Iterator[None]:
+    """The worker's rank is gone, and no word of it reaches the head: Ray believes in it for a minute more."""
+    for rail in FABRIC:
+        on("spark-worker", "ip", "link", "set", rail, "down")
+    try:
+        with signalled("spark-worker", "KILL", RANK):
+            wait_until(lambda: not on("spark-worker", "pgrep", "-f", f"^{RANK}", check=False), 10)
+            yield
+    finally:
+        for rail in FABRIC:
+            on("spark-worker", "ip", "link", "set", rail, "up")
+
+
+def test_a_rank_that_is_killed_while_the_engine_says_200_is_noticed_by_the_canary() -> None:
+    seen = assert_the_canary_restarts_the_engine(killed_as_by_a_loss_of_power(), SERVES_AGAIN_WITHIN_SECONDS)
+    assert seen == ["200", "200"]
 
 
 @pytest.mark.parametrize("order", [("spark-worker", "spark-head"), ("spark-head", "spark-worker")])

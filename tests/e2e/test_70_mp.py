@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from conftest import (
     answers,
+    ask_the_canary,
     assert_only_ssh_and_the_api_answer,
-    assert_the_canary_restarts_a_frozen_engine,
+    assert_the_canary_restarts_the_engine,
     containers,
     lab,
     nothing_of_ours_runs,
     on,
     reboot_both,
     run_playbook,
+    signalled,
     unit_state,
     wait_until,
     what_ran_before_runs,
@@ -96,8 +100,39 @@ def test_a_rank_that_is_killed_ends_the_other_and_both_come_back(host: str) -> N
 
 def test_a_rank_that_hangs_is_noticed_by_the_canary() -> None:
     before = rank_of("spark-worker")
-    assert_the_canary_restarts_a_frozen_engine("VLLM::Worker", SERVES_AGAIN_WITHIN_SECONDS)
+    frozen = signalled("spark-worker", "STOP", "VLLM::Worker")
+    assert assert_the_canary_restarts_the_engine(frozen, SERVES_AGAIN_WITHIN_SECONDS) == ["200", "200"]
     assert rank_of("spark-worker") != before
+
+
+@contextmanager
+def killed_behind_the_back_of_the_head() -> Iterator[None]:
+    """The head's rank program would notice at once, and vLLM does not before somebody asks: the program is frozen."""
+    with signalled("spark-head", "STOP", ".*dgxspark-mp-rank"), signalled("spark-worker", "KILL", "VLLM::Worker"):
+        wait_until(lambda: not rank_of("spark-worker"), NOTICED_WITHIN_SECONDS)
+        yield
+
+
+def test_a_rank_that_is_killed_while_the_engine_says_200_is_noticed_by_the_canary() -> None:
+    before = rank_of("spark-worker")
+    harm = killed_behind_the_back_of_the_head()
+    assert assert_the_canary_restarts_the_engine(harm, SERVES_AGAIN_WITHIN_SECONDS)[0] == "200"
+    assert rank_of("spark-worker") not in ("", before)
+
+
+def test_a_restart_that_did_not_help_is_the_last_one() -> None:
+    """The canary has started the engine again in the test before: it gives up, says so, and leaves the engine to a person."""
+    assert ask_the_canary() == "ok"
+    with killed_behind_the_back_of_the_head():
+        states = [ask_the_canary() for _question in range(3)]
+    assert states == ["failing", "gave_up", "gave_up"]
+    assert "gave up: the API does not answer" in journal("spark-head", "dgxspark-canary.service")
+    assert rank_of("spark-head") == ""
+    # So many starts in so few minutes are more than the unit allows by itself.
+    on("spark-head", "systemctl", "reset-failed", ENGINE)
+    on("spark-head", "systemctl", "restart", ENGINE)
+    wait_until(answers, SERVES_AGAIN_WITHIN_SECONDS)
+    assert ask_the_canary() == "ok"
 
 
 @pytest.mark.parametrize("order", [HOSTS[::-1], HOSTS])
