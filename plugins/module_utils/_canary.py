@@ -189,9 +189,10 @@ def start_again(run: Runner, has_ray: bool = True) -> str:
     The workers' Ray loses its head and is started again by its own unit; the engine's unit waits for them. Without Ray the workers'
     ranks end with the head's and are started again by their own units, and the head's waits for them (_mp_rank).
     """
-    orders = [["stop", ENGINE_UNIT], ["start", "--no-block", ENGINE_UNIT]]
-    if has_ray:
-        orders.insert(1, ["restart", RAY_UNIT])
+    # The unit counts every start, a person's too, and would refuse this one in silence after a few: this one has a limit of its own.
+    forget = ["reset-failed", ENGINE_UNIT]
+    ray = [["restart", RAY_UNIT]] if has_ray else []
+    orders = [forget, ["stop", ENGINE_UNIT], *ray, ["start", "--no-block", ENGINE_UNIT]]
     for order in orders:
         result = run(["systemctl", *order])
         if result.returncode:

@@ -96,6 +96,13 @@ def test_a_rank_that_dies_while_the_engine_loads() -> None:
     failed_at(deployment.end(), "9 (serve)", "ended in phase")
 
 
+def test_a_rank_that_dies_while_the_engine_is_accepted() -> None:
+    deployment = Deployment()
+    deployment.until("== Gate 10")
+    on("spark-worker", "pkill", "-KILL", "-f", RANK)
+    failed_at(deployment.end(), "10 (acceptance)", "Rank 1 (lab-worker) ended in phase serve")
+
+
 def test_a_port_that_is_taken_after_the_preflight() -> None:
     deployment = Deployment(*SOON)
     deployment.until("== Gate 7")

@@ -257,6 +257,7 @@ def test_the_program_restarts_in_order_and_gives_up(host, api):
     state, code, said, told = host()
     assert (state["state"], code) == ("restarted", 2)
     assert told == [
+        "reset-failed dgxspark-vllm.service",
         "stop dgxspark-vllm.service",
         "restart dgxspark-ray.service",
         "start --no-block dgxspark-vllm.service",
@@ -264,16 +265,20 @@ def test_the_program_restarts_in_order_and_gives_up(host, api):
     assert "started again, once" in said
     host()
     state, code, said, told = host()
-    assert (state["state"], code, len(told)) == ("gave_up", 3, 3)
+    assert (state["state"], code, len(told)) == ("gave_up", 3, 4)
     assert "dgxspark-canary: gave up: no answer" in said
-    assert host()[1] == 3 and len(host()[3]) == 3
+    assert host()[1] == 3 and len(host()[3]) == 4
 
 
 def test_without_ray_only_the_engine_of_the_head_is_started_again(host, api):
     """The others end with it, and come back by themselves."""
     api.mode = "hang"
     assert [host("--no-ray")[1] for _number in range(2)] == [1, 2]
-    assert host("--no-ray")[3] == ["stop dgxspark-vllm.service", "start --no-block dgxspark-vllm.service"]
+    assert host("--no-ray")[3] == [
+        "reset-failed dgxspark-vllm.service",
+        "stop dgxspark-vllm.service",
+        "start --no-block dgxspark-vllm.service",
+    ]
 
 
 def test_the_program_leaves_a_host_alone_on_which_a_run_is_at_work(host, api, tmp_path):
