@@ -16,10 +16,13 @@ tools() {
         apt-get update -qq
         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3 python3-venv >/dev/null
     fi
-    if ! command -v shellcheck >/dev/null || ! command -v git >/dev/null || ! command -v ssh >/dev/null || ! command -v rsync >/dev/null; then
-        apt-get update -qq
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq shellcheck git openssh-client rsync >/dev/null
-    fi
+    local tool
+    for tool in shellcheck git ssh rsync nft; do
+        if ! command -v "$tool" >/dev/null; then
+            apt-get update -qq
+            DEBIAN_FRONTEND=noninteractive apt-get install -y -qq shellcheck git openssh-client rsync nftables >/dev/null
+        fi
+    done
     local wanted
     wanted=$( (cat tests/requirements.txt; python3 --version) | sha256sum | cut -c1-12)
     venv=$cache/venv-$wanted
