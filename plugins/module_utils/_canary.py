@@ -178,8 +178,11 @@ def unit_times(name: str, run: Runner) -> UnitTimes:
     values = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
     entered = int(values.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
     active = values.get("ActiveState", "")
-    if active not in ("active", "activating", "reloading") or not entered:
-        return UnitTimes(active, time.time() if active == "activating" else 0.0)
+    if active == "activating":
+        # It waits for the other hosts, or for its next start; systemd goes on to say when it was active the last time.
+        return UnitTimes(active, time.time())
+    if active not in ("active", "reloading") or not entered:
+        return UnitTimes(active, 0.0)
     return UnitTimes(active, time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - entered))
 
 

@@ -224,9 +224,12 @@ def run_rank(peers: Head | Worker, command: Sequence[str], end: Sequence[str], s
             peers.check(LOOK_EVERY_SECONDS)
     except PeerGone as gone:
         say(f"{gone}: this rank is ended, and waits for the others when it is started again")
-        # A program of the host: there is no AnsibleModule.
-        subprocess.run(list(end), check=False, stdout=subprocess.DEVNULL)  # pylint: disable=ansible-bad-function
-        child.wait()
+        # Again and again: a container that is only being made cannot be stopped yet.
+        while child.poll() is None:
+            # A program of the host: there is no AnsibleModule.
+            subprocess.run(list(end), check=False, stdout=subprocess.DEVNULL)  # pylint: disable=ansible-bad-function
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(RETRY_SECONDS)
         return PEER_GONE
     finally:
         peers.close()

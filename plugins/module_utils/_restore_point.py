@@ -108,7 +108,9 @@ class RestorePoint:
         write_file(path, text, 0o600)
         if not os.path.exists(record_path(ORIGINAL, folder)):
             write_file(record_path(ORIGINAL, folder), text, 0o600)
-        for name in [name for name in record_names(folder) if name != ORIGINAL][KEPT_RESTORE_POINTS:]:
+        # Not this one: names of runs sort by the clocks of the control nodes, and one that is behind is the newest all the same.
+        others = [name for name in record_names(folder) if name not in (ORIGINAL, self.run)]
+        for name in others[KEPT_RESTORE_POINTS - 1 :]:
             os.unlink(record_path(name, folder))
         return path
 

@@ -38,8 +38,8 @@ class RunLog:
 
     @classmethod
     def new(cls) -> RunLog:
-        """A run whose id sorts by time and does not repeat."""
-        log = cls(time.strftime("%Y%m%dT%H%M%S") + "-" + secrets.token_hex(2))
+        """A run whose id sorts by time, from whatever time zone it is started, and does not repeat."""
+        log = cls(time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + secrets.token_hex(2))
         log.folder.mkdir(mode=0o700, parents=True)
         with os.fdopen(os.open(log.folder / "token", os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as handle:
             handle.write(secrets.token_hex(32))

@@ -198,6 +198,13 @@ def test_an_engine_that_ended_is_a_failure():
     assert [state.state for state in after((FAILED, dead, NOW), (FAILED, dead, NOW + 60))] == ["failing", "restarted"]
 
 
+def test_an_engine_that_waits_for_another_host_is_no_failure():
+    """systemd says of a unit that waits in its ExecStartPre when it was active the last time."""
+    shown = "ActiveState=activating\nActiveEnterTimestampMonotonic=1\n"
+    unit = canary.unit_times("dgxspark-vllm.service", lambda _argv: subprocess.CompletedProcess([], 0, shown, ""))
+    assert time.time() - unit.started < 60
+
+
 # The program
 
 

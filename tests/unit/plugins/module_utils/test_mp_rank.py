@@ -172,6 +172,23 @@ def test_the_exit_status_is_that_of_the_rank(hosts):
     assert every[0].ends_with() == 143
 
 
+def test_a_rank_that_could_not_be_stopped_yet_is_stopped_a_little_later(tmp_path):
+    """A container that is only being made cannot be stopped."""
+
+    class OtherIsGone(_mp_rank.Worker):
+        def gather(self):
+            pass
+
+        def check(self, seconds):
+            raise _mp_rank.PeerGone("the head has ended")
+
+    pid, tries = tmp_path / "pid", tmp_path / "tries"
+    rank = ["sh", "-c", f"echo $$ > {pid}; exec sleep 60"]
+    end = ["sh", "-c", f'echo >>{tries}; [ "$(wc -l <{tries})" -lt 2 ] || kill "$(cat {pid})"']
+    assert _mp_rank.run_rank(OtherIsGone((HEAD, 1), FIRST), rank, end, lambda _line: None) == _mp_rank.PEER_GONE
+    assert tries.read_text().count("\n") == 2
+
+
 def test_a_port_that_is_taken_is_an_error_at_once():
     with socket.create_server((HEAD, 0)) as server, pytest.raises(OSError):
         _mp_rank.Head.at((HEAD, server.getsockname()[1]), [FIRST])

@@ -212,6 +212,14 @@ def test_the_original_and_the_newest_are_kept(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 
 
+def test_a_record_from_a_clock_that_is_behind_is_not_forgotten_at_once(tmp_path: Path) -> None:
+    for number in range(6):
+        RestorePoint(run=f"20261201T12000{number}", created=float(number)).save(str(tmp_path))
+    RestorePoint(run="20261201T100000", created=9.0).save(str(tmp_path))
+    assert RestorePoint.load("20261201T100000", str(tmp_path)).created == 9.0
+    assert len(record_names(str(tmp_path))) == 6
+
+
 def test_a_damaged_record_is_an_error_not_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{", encoding="utf-8")
     with pytest.raises(WorkloadError, match="Cannot read restore point"):
