@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from ansible import context
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import describe
 from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import ruleset
@@ -89,9 +90,10 @@ class ActionModule(ActionBase):
             unlisted_holders=str(arguments.get("unlisted_holders") or "fail"),
             api_bind=str(arguments.get("api_bind") or ""),
             api_port=int(arguments.get("api_port") or 8000),
-            rollback=bool(arguments.get("rollback", True)),
+            # With -e name=false a value is text.
+            rollback=boolean(arguments.get("rollback", True)),
             restore_seconds=int(arguments.get("restore_seconds") or LEASE_SECONDS),
-            firewall=bool(arguments.get("firewall", True)),
+            firewall=boolean(arguments.get("firewall", True)),
         )
         host_name = variables["inventory_hostname"]
         self._check_forks(len(hosts))

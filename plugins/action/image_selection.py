@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.dgxspark.serving.plugins.module_utils._backend import RAY
@@ -72,8 +73,8 @@ class ActionModule(ActionBase):
             remembered = self._execute_module(module_name=_MEMORY, module_args={}, task_vars=task_vars).get("images")
         wish = Wish(
             str(arguments.get("backend") or RAY),
-            bool(arguments.get("allow_unpinned")),
-            bool(arguments.get("prefer_local")),
+            boolean(arguments.get("allow_unpinned") or False),
+            boolean(arguments.get("prefer_local") or False),
             remembered or {},
             engines,
             arguments.get("tried") or {},

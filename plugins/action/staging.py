@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.dgxspark.serving.plugins.module_utils._progress import ENDED, FOLDER
@@ -60,7 +61,9 @@ class ActionModule(ActionBase):
     def _nothing_to_do(self, options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]] | None:
         """The results where all hosts have everything already; None where something may be missing, or must be read whole."""
         looks = dict(self._task.args.get("looks") or {})
-        if options["weights"].get("checksum") or not all(looks.get(name) for name in self._task.args["hosts"]):
+        if boolean(options["weights"].get("checksum") or False) or not all(
+            looks.get(name) for name in self._task.args["hosts"]
+        ):
             return None
         digest = str(options["image"].get("digest") or "")
         same = all_have_the_same(looks, str(self._task.args["head"]), digest)

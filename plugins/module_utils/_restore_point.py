@@ -108,9 +108,7 @@ class RestorePoint:
         write_file(path, text, 0o600)
         if not os.path.exists(record_path(ORIGINAL, folder)):
             write_file(record_path(ORIGINAL, folder), text, 0o600)
-        # Not this one: names of runs sort by the clocks of the control nodes, and one that is behind is the newest all the same.
-        others = [name for name in record_names(folder) if name not in (ORIGINAL, self.run)]
-        for name in others[KEPT_RESTORE_POINTS - 1 :]:
+        for name in [name for name in record_names(folder) if name != ORIGINAL][KEPT_RESTORE_POINTS:]:
             os.unlink(record_path(name, folder))
         return path
 
@@ -128,9 +126,16 @@ def record_path(name: str, folder: str = RESTORE_FOLDER) -> str:
 
 
 def record_names(folder: str = RESTORE_FOLDER) -> list[str]:
-    """Names of the records, the newest run first, V(original) last. Names of runs sort by time."""
-    found = [os.path.basename(path).removesuffix(_RECORD_SUFFIX) for path in glob.glob(f"{folder}/*{_RECORD_SUFFIX}")]
-    return sorted(set(found) - {ORIGINAL}, reverse=True) + ([ORIGINAL] if ORIGINAL in found else [])
+    """Names of the records, the newest first, V(original) last.
+
+    By this host's clock, when they were written: names of runs come from the clocks of control nodes, and one may be behind.
+    """
+    written = {
+        os.path.basename(path).removesuffix(_RECORD_SUFFIX): os.stat(path).st_mtime_ns
+        for path in glob.glob(f"{folder}/*{_RECORD_SUFFIX}")
+    }
+    runs = sorted(set(written) - {ORIGINAL}, key=lambda name: (written[name], name), reverse=True)
+    return runs + [ORIGINAL] * (ORIGINAL in written)
 
 
 def deployed_run(path: str = RUN_FILE) -> str:

@@ -43,7 +43,9 @@ class RunLog:
         log.folder.mkdir(mode=0o700, parents=True)
         with os.fdopen(os.open(log.folder / "token", os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as handle:
             handle.write(secrets.token_hex(32))
-        for old in sorted(path for path in RUNS_FOLDER.iterdir() if path.is_dir())[:-KEPT_RUNS]:
+        # Not by name: a clock that was put back would make this run the oldest.
+        folders = [path for path in RUNS_FOLDER.iterdir() if path.is_dir()]
+        for old in sorted(folders, key=lambda path: path.stat().st_mtime_ns)[:-KEPT_RUNS]:
             for entry in old.iterdir():
                 entry.unlink()
             old.rmdir()

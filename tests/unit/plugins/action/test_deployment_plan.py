@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from ansible import context
 from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
 from ansible_collections.dgxspark.serving.plugins.action.deployment_plan import (
     PRESETS_FOLDER,
     ActionModule,
@@ -57,3 +60,22 @@ def test_values_that_are_not_set_leave_the_preset_alone() -> None:
         "engine": {"utilization": 0.7},
         "candidates": [{"image": "x"}],
     }
+
+
+@pytest.mark.parametrize(
+    ("given", "planned"), [("false", False), ("no", False), ("true", True), (False, False), (True, True)]
+)
+def test_what_is_turned_off_on_the_command_line_is_off(
+    monkeypatch: pytest.MonkeyPatch, given: object, planned: bool
+) -> None:
+    """-e spark_rollback=false gives text."""
+    monkeypatch.setattr(ActionBase, "run", lambda self, tmp, task_vars: {})
+    monkeypatch.setattr(context, "CLIARGS", {"forks": 5})
+    names = ("spark-head", "spark-worker")
+    addresses = {name: {"spark_fabric_addresses": [f"192.168.200.{12 + rank}"]} for rank, name in enumerate(names)}
+    addresses["spark-head"]["spark_management_address"] = "10.1.230.180"
+    variables = {"inventory_hostname": names[0], "hostvars": addresses, "groups": {"spark": names, "head": names[:1]}}
+    action = object.__new__(ActionModule)
+    action._task = SimpleNamespace(args={"preset": "qwen35_122b_fp8", "rollback": given, "firewall": given})
+    plan = action.run(None, variables)
+    assert (plan["rollback"], plan["firewall"], bool(plan["firewall_rules"])) == (planned,) * 3

@@ -100,3 +100,15 @@ def test_without_a_survey_the_head_is_asked_for_all_of_it(head: Head) -> None:
     head.run(present=None, probed=None, remembered=None)
     assert head.asked == ["registry_probe", "remembered_choice", "remembered_choice"]
     assert head.kept["probed"] == {}
+
+
+@pytest.mark.parametrize(("given", "wished"), [("false", False), ("true", True), (True, True), (None, False)])
+def test_what_is_forbidden_on_the_command_line_is_forbidden(
+    head: Head, monkeypatch: pytest.MonkeyPatch, given: object, wished: bool
+) -> None:
+    """-e spark_allow_unpinned=false gives text."""
+    wishes = []
+    choose = image_selection.choose
+    monkeypatch.setattr(image_selection, "choose", lambda *given: wishes.append(given[4]) or choose(*given))
+    head.run(allow_unpinned=given, prefer_local=given)
+    assert [(wish.allow_unpinned, wish.prefer_local) for wish in wishes] == [(wished, wished)]

@@ -56,3 +56,15 @@ def test_a_copy_that_fails_for_its_own_reason_meanwhile_says_so() -> None:
 def test_a_copy_that_somebody_else_ended_has_failed() -> None:
     copies = Copies({"weights": DONE, "image": NO_RESULT})
     assert copies._in_background(both(), "run")["image"]["failed"]
+
+
+@pytest.mark.parametrize(("checksum", "looked"), [("false", True), (False, True), ("true", False), (True, False)])
+def test_weights_are_read_whole_only_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, checksum: object, looked: bool
+) -> None:
+    """-e spark_model_checksum=false gives text."""
+    copies = Copies()
+    copies._task.args = {"looks": {"head": {}}, "hosts": [], "head": "head"}
+    monkeypatch.setattr(staging, "all_have_the_same", lambda *_given: True)
+    monkeypatch.setattr(staging, "as_results", lambda _look: {})
+    assert (copies._nothing_to_do({"weights": {"checksum": checksum}, "image": {}}) is not None) is looked

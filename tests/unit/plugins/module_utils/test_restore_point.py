@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -214,10 +215,12 @@ def test_the_original_and_the_newest_are_kept(tmp_path: Path) -> None:
 
 def test_a_record_from_a_clock_that_is_behind_is_not_forgotten_at_once(tmp_path: Path) -> None:
     for number in range(6):
-        RestorePoint(run=f"20261201T12000{number}", created=float(number)).save(str(tmp_path))
+        path = RestorePoint(run=f"20261201T12000{number}", created=float(number)).save(str(tmp_path))
+        os.utime(path, (number, number))
     RestorePoint(run="20261201T100000", created=9.0).save(str(tmp_path))
-    assert RestorePoint.load("20261201T100000", str(tmp_path)).created == 9.0
-    assert len(record_names(str(tmp_path))) == 6
+    newest, *others = record_names(str(tmp_path))
+    assert newest == "20261201T100000" and len(others) == 5
+    assert "20261201T120001" not in others
 
 
 def test_a_damaged_record_is_an_error_not_an_empty_one(tmp_path: Path) -> None:
