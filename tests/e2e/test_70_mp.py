@@ -58,6 +58,17 @@ def test_a_start_that_fails_is_undone_on_all_hosts() -> None:
     assert nothing_of_ours_runs() == [] and what_ran_before_runs() == {}
 
 
+def test_a_failure_stays_to_be_looked_at_where_that_is_wished() -> None:
+    """The command of docs/troubleshooting.md. What it gives is text, not a boolean."""
+    run = run_playbook(*MP, "-e", '{"spark_engine_arguments": ["--no-such-argument"]}', "-e", "spark_rollback=false")
+    run.assert_stopped_at("9")
+    assert what_ran_before_runs() != {}
+    assert "--no-such-argument" in on("spark-head", "cat", f"/etc/systemd/system/{ENGINE}")
+    back = run_playbook(playbook="playbooks/rollback.yml")
+    assert back.returncode == 0, back.output[-3000:]
+    assert nothing_of_ours_runs() == [] and what_ran_before_runs() == {}
+
+
 def test_two_hosts_serve_without_ray() -> None:
     run = run_playbook(*MP)
     assert run.returncode == 0, run.output[-3000:]
