@@ -14,6 +14,7 @@ PRIVATE to this collection. Standard library only, it is a host program.
 from __future__ import annotations
 
 import argparse
+import calendar
 import http.client
 import json
 import os
@@ -36,6 +37,7 @@ KEY_FILE = "/etc/dgxspark/api-key"
 # While a run of the collection is at work on the host it holds this file.
 LEASE_FILE = lease_file(RESTORE_FOLDER)
 RAY_UNIT, ENGINE_UNIT = "dgxspark-ray.service", "dgxspark-vllm.service"
+ENGINE_CONTAINER = "dgxspark-vllm"
 
 # One token of an idle engine takes less than a second; 61 s were measured until vLLM itself notices a rank that is gone.
 TIMEOUT_SECONDS = 20.0
@@ -53,9 +55,11 @@ OK, BUSY, STARTING, AT_WORK = "ok", "busy", "starting", "at_work"
 FAILING, RESTARTED, GAVE_UP, REFUSED = "failing", "restarted", "gave_up", "refused"
 EXIT_CODES = {OK: 0, BUSY: 0, STARTING: 0, AT_WORK: 0, FAILING: 1, RESTARTED: 2, GAVE_UP: 3, REFUSED: 4}
 
-# Counters that grow while the engine computes anything.
+# Counters that grow while the engine computes anything. SGLang counts prompt and generated tokens when a request ends; what it counts
+# meanwhile are its "realtime" tokens and, in streams, the waits between two tokens.
 _PROGRESS = re.compile(
-    r"^(?:vllm|sglang):(?:prompt|generation|iteration)_tokens\w*(?:\{[^}]*\})? ([\d.e+]+)$", re.MULTILINE
+    r"^(?:vllm|sglang):(?:(?:prompt|generation|iteration|realtime)_tokens\w*|inter_token_latency_seconds_count)(?:\{[^}]*\})? ([\d.e+]+)$",
+    re.MULTILINE,
 )
 
 
@@ -173,9 +177,13 @@ class Api:
 # What systemd knows, and what it is told
 
 
+def _properties(name: str, properties: str, run: Runner) -> dict[str, str]:
+    result = run(["systemctl", "show", name, f"--property={properties}"])
+    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+
+
 def unit_times(name: str, run: Runner) -> UnitTimes:
-    result = run(["systemctl", "show", name, "--property=ActiveState,ActiveEnterTimestampMonotonic"])
-    values = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    values = _properties(name, "ActiveState,ActiveEnterTimestampMonotonic", run)
     entered = int(values.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
     active = values.get("ActiveState", "")
     if active == "activating":
@@ -184,6 +192,23 @@ def unit_times(name: str, run: Runner) -> UnitTimes:
     if active not in ("active", "reloading") or not entered:
         return UnitTimes(active, 0.0)
     return UnitTimes(active, time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - entered))
+
+
+def engine_times(run: Runner, has_ray: bool, last_ok: float) -> UnitTimes:
+    """Of the engine itself, which may wait for something before it starts. last_ok: of the State."""
+    unit = unit_times(ENGINE_UNIT, run)
+    if has_ray:
+        # Ray waits for the host's address, and the engine for Ray. After a failed start Ray is "activating" as well, and "auto-restart".
+        waits = not unit.started and _properties(RAY_UNIT, "SubState", run).get("SubState") == "start-pre"
+        return UnitTimes("activating", time.time()) if waits else unit
+    if unit.active != "active" or last_ok > unit.started:
+        return unit
+    # The unit is active as soon as it waits for the other hosts; there is a container from when all are there.
+    started = run(["docker", "inspect", "--format", "{{.State.StartedAt}}", ENGINE_CONTAINER])
+    if started.returncode:
+        return UnitTimes("activating", time.time())
+    # Docker writes UTC, with nanoseconds.
+    return UnitTimes(unit.active, calendar.timegm(time.strptime(started.stdout[:19], "%Y-%m-%dT%H:%M:%S")))
 
 
 def start_again(run: Runner, has_ray: bool = True) -> str:
@@ -289,7 +314,8 @@ def look(options: argparse.Namespace, run: Runner = run_command) -> State:
     else:
         answer = Api(options.url, options.model, read_key(options.key_file), options.timeout).one_token()
         policy = Policy(options.failures, options.start_seconds)
-        state = decide(known, answer, unit_times(ENGINE_UNIT, run), policy, time.time())
+        unit = engine_times(run, not options.no_ray, known.last_ok)
+        state = decide(known, answer, unit, policy, time.time())
     write_state(state, options.state_file)
     if state.state == RESTARTED:
         _say(describe(state))

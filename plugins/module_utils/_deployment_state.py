@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._files import json_object
+from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import RULES_FILE, TABLE
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_sync import image_identity
 from ansible_collections.dgxspark.serving.plugins.module_utils._model_folder import ModelFolderError, examine
 from ansible_collections.dgxspark.serving.plugins.module_utils._restore_point import STATE_FILE
@@ -49,6 +50,8 @@ def differences(
             same = False
         if not same:
             found.append(f"{path} differs" if os.path.exists(path) else f"{path} is missing")
+    if RULES_FILE in files and run(["nft", "list", "table", *TABLE.split()]).returncode:
+        found.append(f"the firewall's table {TABLE} does not stand")
     identity = image_identity(image, run)
     if identity is None or identity.id != image_id:
         found.append(f"image {image} is {'another one' if identity else 'missing'}")

@@ -5,7 +5,8 @@
 """The firewall table of a deployment: Ray, rendezvous and engine ports answer to the hosts' fabric addresses only.
 
 A table of its own, C(inet dgxspark), that drops what asks for a connection to these ports and comes from anywhere else. Its chain
-accepts everything else, so that other tables judge as before. SSH and the API's port are never closed by it.
+accepts everything else, so that other tables judge as before. The ports of SSH and the API, and those that the user names, are never
+closed by it.
 
 PRIVATE to this collection. Text in, text out; nothing is asked of any host.
 """
@@ -66,12 +67,18 @@ def _without(ranges: Iterable[tuple[int, int]], open_port: int) -> list[tuple[in
     return result
 
 
-def closed_ports(ports: Mapping[str, Any], api_port: int) -> list[tuple[int, int]]:
-    """Ranges of ports that only hosts of the deployment reach."""
-    ranges = _merged([*_ranges(ports), *((port, port) for port in UNASKED_PORTS), EPHEMERAL_PORTS])
-    for port in (SSH_PORT, api_port):
+def closed_ports(plan: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Ranges of ports that only hosts of the deployment reach. Empty without a firewall."""
+    if not plan["firewall"]:
+        return []
+    ranges = _merged([*_ranges(plan["ports"]), *((port, port) for port in UNASKED_PORTS), EPHEMERAL_PORTS])
+    for port in (SSH_PORT, int(plan["api"]["port"]), *plan["open_ports"]):
         ranges = _without(ranges, port)
     return ranges
+
+
+def is_closed(port: int, closed: Iterable[tuple[int, int]]) -> bool:
+    return any(first <= port <= last for first, last in closed)
 
 
 def _fabric(hosts: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -90,10 +97,11 @@ def let_in_arguments(plan: Mapping[str, Any], lets_in: Sequence[str] | None) -> 
 
 
 def ruleset(plan: Mapping[str, Any]) -> str:
-    """What C(nft -f) loads: the table is replaced in one step, no packet sees it half made."""
+    """What C(nft -f) loads: the table is replaced in one step, no packet sees it half made. Empty without a firewall."""
+    if not plan["firewall"]:
+        return ""
     members = ", ".join(_fabric(plan["hosts"]))
-    ports = closed_ports(plan["ports"], int(plan["api"]["port"]))
-    elements = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ports)
+    elements = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in closed_ports(plan))
     lines = [
         "# Written by dgxspark.serving. Only this table is ours.",
         f"table {TABLE}",

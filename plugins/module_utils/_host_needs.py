@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._backend import joined_ports, opened_ports
+from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import closed_ports
 from ansible_collections.dgxspark.serving.plugins.module_utils._image_name import local_name
 from ansible_collections.dgxspark.serving.plugins.module_utils._plan import GB, GIB
 from ansible_collections.dgxspark.serving.plugins.module_utils._port_probe import Probe
@@ -28,6 +29,7 @@ class Needs:
     """C(ports): must be free or held by what makes room; C(paths): name to path whose disk is measured; C(needed_gib): by name.
 
     C(repository): name of the model on the hub, where this host is to look for it in caches, too; None where it is not.
+    C(closed): first and last of each range of ports that the firewall closes to all but the hosts.
     C(stop), C(keep): the user's lists of a planned teardown; C(stop) is None where none is planned.
     """
 
@@ -40,7 +42,7 @@ class Needs:
     stop: Mapping[str, Sequence[str]] | None = None
     keep: Mapping[str, Sequence[str]] = field(default_factory=dict)
     end_orphans: bool = False
-    firewall: bool = False
+    closed: tuple[tuple[int, int], ...] = ()
     repository: str | None = None
 
 
@@ -79,7 +81,7 @@ def needs_of(plan: Mapping[str, Any]) -> Needs:
         images=tuple(dict.fromkeys(local_name(str(candidate["image"])) for candidate in plan["candidates"])),
         stop=plan["stop"],
         keep=plan["keep"],
-        firewall=bool(plan.get("firewall")),
+        closed=tuple(closed_ports(plan)),
         end_orphans=plan["unlisted_holders"] == "stop",
         probe=Probe(str(own["control_address"]), fabric_ports(plan, own), peers) if peers else None,
     )

@@ -16,7 +16,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils import _host_runt
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_firewall import addresses_let_in, read_firewalls
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_needs import Needs
+from ansible_collections.dgxspark.serving.plugins.module_utils._host_reach import judge_kept, judge_ssh, ssh_port
 from ansible_collections.dgxspark.serving.plugins.module_utils._hub_cache import locate
 from ansible_collections.dgxspark.serving.plugins.module_utils._listeners import listeners
 from ansible_collections.dgxspark.serving.plugins.module_utils._port_probe import run_probe
@@ -122,7 +123,7 @@ def _docker(subject: str, run: CommandRunner, survey: Survey) -> None:
         )
 
 
-def _listening(ports: Sequence[int], found: Sequence[Container], proc_root: str) -> list[dict[str, Any]]:
+def _listening(ports: Collection[int], found: Sequence[Container], proc_root: str) -> list[dict[str, Any]]:
     by_id = {container.id: container for container in found}
     rows = []
     for entry in listeners(ports, proc_root):
@@ -265,8 +266,15 @@ def _notes(subject: str, path: str, survey: Survey) -> dict[str, Any]:
         return {}
 
 
-def _nft(subject: str, needs: Needs, survey: Survey) -> None:
-    if needs.firewall and not shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin:/bin"):
+def _firewall(subject: str, needs: Needs, found: Sequence[Container], proc_root: str, survey: Survey) -> None:
+    if not needs.closed:
+        return
+    survey.findings += judge_ssh(subject, ssh_port(proc_root), needs.closed)
+    kept = survey.facts.get("teardown", {}).get("keep")
+    if kept:
+        ports = {port for first, last in needs.closed for port in range(first, last + 1)}
+        survey.findings += judge_kept(subject, _listening(ports, found, proc_root), kept)
+    if not shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin:/bin"):
         survey.findings.append(
             Finding(
                 "HOST.NFT_MISSING",
@@ -327,7 +335,7 @@ def survey_host(
     survey.facts["images"] = disks.local_images(needs.images, run) if survey.facts["docker"] else {}
     survey.facts["listeners"] = _listening(needs.ports, found, proc_root)
     _disks(subject, needs, survey)
-    _nft(subject, needs, survey)
+    _firewall(subject, needs, found, proc_root, survey)
     if wishes:
         _containers_get_what_they_need(subject, wishes, survey)
     if needs.probe:

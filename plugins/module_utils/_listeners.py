@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._process_owner import running_pids
@@ -71,7 +71,7 @@ def all_listeners(proc_root: str = "/proc") -> list[Listener]:
     return _with_owners(_sockets(proc_root), proc_root)
 
 
-def listeners(ports: Sequence[int], proc_root: str = "/proc") -> list[Listener]:
+def listeners(ports: Collection[int], proc_root: str = "/proc") -> list[Listener]:
     """Listening sockets on one of C(ports), one per port and process."""
     return _with_owners([entry for entry in _sockets(proc_root) if entry.port in ports], proc_root)
 

@@ -28,6 +28,8 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._restore_lease im
 
 GIB = 1024**3
 GB = 1000**3
+# A port of TCP has 16 bits (RFC 9293).
+HIGHEST_PORT = 65535
 
 UNLISTED_HOLDERS = ("fail", "stop")
 SELECTION_KEYS = ("units", "containers", "images", "labels", "processes")
@@ -83,6 +85,7 @@ class PlanOptions:
     rollback: bool = True
     restore_seconds: int = LEASE_SECONDS
     firewall: bool = True
+    open_ports: Sequence[int] = ()
     stop: Mapping[str, Sequence[str]] = field(default_factory=dict)
     keep: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -265,8 +268,8 @@ def check_options(preset: Mapping[str, Any], options: PlanOptions) -> list[Findi
         findings.append(_not_allowed("spark_backend", options.backend, BACKENDS))
     if options.unlisted_holders not in UNLISTED_HOLDERS:
         findings.append(_not_allowed("spark_unlisted_holders", options.unlisted_holders, UNLISTED_HOLDERS))
-    if not 1 <= options.api_port <= 65535:
-        findings.append(_not_allowed("spark_api_port", str(options.api_port), ("1 to 65535",)))
+    if not 1 <= options.api_port <= HIGHEST_PORT:
+        findings.append(_not_allowed("spark_api_port", str(options.api_port), (f"1 to {HIGHEST_PORT}",)))
     for name, selection in (("spark_stop", options.stop), ("spark_keep", options.keep)):
         unknown = sorted(set(selection) - set(SELECTION_KEYS))
         if unknown:
@@ -410,6 +413,8 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
             "trial": TRIAL_PORT,
         },
         "firewall": options.firewall,
+        # What the firewall leaves alone beside the API.
+        "open_ports": list(options.open_ports),
         "acceptance": dict(preset["acceptance"]),
         "expected": dict(preset.get("expected") or {}),
         "timeouts": dict(preset["timeouts"]),

@@ -73,6 +73,13 @@ options:
     description: Whether the ports of Ray, rendezvous and engine are closed to everything but the hosts' fabric addresses.
     type: bool
     default: true
+  open_ports:
+    description:
+      - TCP ports that O(firewall) leaves alone, for a service that listens where Ray or the engine may.
+      - Those of the API and of SSH, which are 22 and what C(ansible_port) says, are always left alone.
+    type: list
+    elements: int
+    default: []
   stop:
     description: The user's stop list.
     type: dict

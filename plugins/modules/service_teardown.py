@@ -185,6 +185,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._bring_services i
     bring_services,
     services_arguments,
 )
+from ansible_collections.dgxspark.serving.plugins.module_utils._canary import STATE_FILE as CANARY_STATE
 from ansible_collections.dgxspark.serving.plugins.module_utils._files import write_file
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import describe
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_program import (
@@ -263,8 +264,9 @@ def _carry_out(module: AnsibleModule, teardown: Teardown) -> str:
         arm(options["run"], options["restore_seconds"], options["restore_folder"])
     left = stop_all(teardown)
     if any(unit.name in MANAGED_UNITS for unit in teardown.units):
-        # The next deployment's containers carry the id of the run that makes them, and restart only when it is accepted.
-        for old in (*accepted_files(), RUN_FILE):
+        # The next deployment's containers carry the id of the run that makes them, and restart only when it is accepted; what its
+        # predecessor's canary has seen says nothing about it.
+        for old in (*accepted_files(), RUN_FILE, CANARY_STATE):
             if os.path.exists(old):
                 os.unlink(old)
     if left:

@@ -150,6 +150,35 @@ def test_both_hosts_reboot_and_serve_again(order: tuple[str, str]) -> None:
     reboot_both(order, SERVES_AGAIN_WITHIN_SECONDS)
 
 
+@contextmanager
+def without_fabric_address(host: str) -> Iterator[str]:
+    """As at the boot of a head whose cabled peer has no power yet; the address."""
+    address = on(host, "ip", "-oneline", "-4", "address", "show", "dev", FABRIC[0]).split()[3]
+    on(host, "ip", "address", "del", address, "dev", FABRIC[0])
+    try:
+        yield address.partition("/")[0]
+    finally:
+        on(host, "ip", "address", "add", address, "dev", FABRIC[0])
+
+
+def test_ray_waits_for_its_address_and_brings_its_table_back() -> None:
+    """A start of nftables has taken the table away, and no unit has noticed."""
+    on("spark-head", "systemctl", "stop", "dgxspark-ray.service")
+    on("spark-head", "nft", "delete", "table", "inet", "dgxspark")
+    with without_fabric_address("spark-head") as address:
+        on("spark-head", "systemctl", "start", "--no-block", "dgxspark-ray.service")
+        # Longer than Ray's pause between two starts.
+        time.sleep(15)
+        shown = ["systemctl", "show", "-p", "ActiveState,SubState,NRestarts", "--value", "dgxspark-ray.service"]
+        assert on("spark-head", *shown).split() == ["0", "activating", "start-pre"]
+        journal = on("spark-head", "journalctl", "-u", "dgxspark-ray", "--no-pager", "--output=cat", "-n", "5")
+        assert f"waiting for address {address} of this host" in journal
+        assert ask_the_canary() == "starting"
+        assert unit_state("spark-head", "dgxspark-vllm.service") == "inactive"
+    wait_until(answers, SERVES_AGAIN_WITHIN_SECONDS)
+    assert "tcp dport @closed drop" in on("spark-head", "nft", "list", "table", "inet", "dgxspark")
+
+
 def test_memory_that_falls_below_the_floor_ends_the_engine_and_not_the_host() -> None:
     # A stand-in that takes all but 2 GiB of the simulated memory.
     meminfo = on("spark-head", "cat", "/proc/meminfo")

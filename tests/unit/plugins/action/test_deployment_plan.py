@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ansible import context
@@ -62,20 +63,43 @@ def test_values_that_are_not_set_leave_the_preset_alone() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("given", "planned"), [("false", False), ("no", False), ("true", True), (False, False), (True, True)]
-)
-def test_what_is_turned_off_on_the_command_line_is_off(
-    monkeypatch: pytest.MonkeyPatch, given: object, planned: bool
-) -> None:
-    """-e spark_rollback=false gives text."""
+def planned(
+    monkeypatch: pytest.MonkeyPatch, host: dict[str, object] | None = None, **arguments: object
+) -> dict[str, Any]:
+    """The plan of two hosts. host: further variables of the worker."""
     monkeypatch.setattr(ActionBase, "run", lambda self, tmp, task_vars: {})
     monkeypatch.setattr(context, "CLIARGS", {"forks": 5})
     names = ("spark-head", "spark-worker")
-    addresses = {name: {"spark_fabric_addresses": [f"192.168.200.{12 + rank}"]} for rank, name in enumerate(names)}
-    addresses["spark-head"]["spark_management_address"] = "10.1.230.180"
-    variables = {"inventory_hostname": names[0], "hostvars": addresses, "groups": {"spark": names, "head": names[:1]}}
+    hosts = {name: {"spark_fabric_addresses": [f"192.168.200.{12 + rank}"]} for rank, name in enumerate(names)}
+    hosts["spark-head"]["spark_management_address"] = "10.1.230.180"
+    hosts["spark-worker"] |= host or {}
+    variables = {"inventory_hostname": names[0], "hostvars": hosts, "groups": {"spark": names, "head": names[:1]}}
     action = object.__new__(ActionModule)
-    action._task = SimpleNamespace(args={"preset": "qwen35_122b_fp8", "rollback": given, "firewall": given})
-    plan = action.run(None, variables)
-    assert (plan["rollback"], plan["firewall"], bool(plan["firewall_rules"])) == (planned,) * 3
+    action._task = SimpleNamespace(args={"preset": "qwen35_122b_fp8", **arguments})
+    return action.run(None, variables)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("false", False), ("no", False), ("true", True), (False, False), (True, True)]
+)
+def test_what_is_turned_off_on_the_command_line_is_off(
+    monkeypatch: pytest.MonkeyPatch, given: object, expected: bool
+) -> None:
+    """-e spark_rollback=false gives text."""
+    plan = planned(monkeypatch, rollback=given, firewall=given)
+    assert (plan["rollback"], plan["firewall"], bool(plan["firewall_rules"])) == (expected,) * 3
+
+
+@pytest.mark.parametrize("name", ["ansible_port", "ansible_ssh_port"])
+def test_the_ports_by_which_ansible_comes_in_stay_open(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    plan = planned(monkeypatch, {name: "40022"}, open_ports=[50000])
+    assert plan["open_ports"] == [40022, 50000]
+    assert "32768-40021" in plan["firewall_rules"] and "40023-49999" in plan["firewall_rules"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [([0], "0 in spark_open_ports"), (["ssh"], "1 to 65535"), (22, "must be a list")]
+)
+def test_an_open_port_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, given: object, words: str) -> None:
+    with pytest.raises(AnsibleActionFail, match=words):
+        planned(monkeypatch, open_ports=given)

@@ -46,6 +46,7 @@ def plan(backend: str, rank: int = 0, hosts: int = 2) -> dict[str, Any]:
         "ports": {**backend_ports(backend), "trial": 20112, "staging": {"image": 20110}},
         "api": {"port": 8000},
         "firewall": True,
+        "open_ports": [],
         "model": {"folder": "/srv/models/m"},
         "engine_arguments": ["--port", "8000"],
     }
@@ -96,7 +97,7 @@ def test_ports_that_must_be_free(backend, head, worker):
 def test_ports_between_the_hosts_are_tried_and_closed_to_others():
     made = plan("mp")
     assert {20120, 20121} <= set(fabric_ports(made, made["hosts"][0]))
-    assert (20120, 20121) in closed_ports(made["ports"], 8000)
+    assert (20120, 20121) in closed_ports(made)
     assert opened_ports(made["ports"], False) == joined_ports(made["ports"], False) == []
 
 
@@ -144,7 +145,7 @@ def test_the_unit_without_ray(rank, has_key):
     assert "--env-file /etc/dgxspark/engine.env" in text
     assert ("api-key" in text) is has_key and ('"--headless"' in text) is not has_key
     assert '"/opt/dgxspark/lib/dgxspark-mp-rank.pyz"' in text and '"--" /usr/bin/docker run --rm --init --name' in text
-    assert "ExecStartPre=/usr/sbin/nft list chain inet dgxspark input" in text
+    assert "nft list chain inet dgxspark input >/dev/null || /usr/sbin/nft -f /etc/dgxspark/firewall.nft'" in text
     # Every line of the command but the last goes on.
     command = text.partition("ExecStart=/")[2].partition("ExecStop")[0].strip().splitlines()
     assert all(

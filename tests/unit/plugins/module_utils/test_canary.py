@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +203,59 @@ def test_an_engine_that_waits_for_another_host_is_no_failure():
     shown = "ActiveState=activating\nActiveEnterTimestampMonotonic=1\n"
     unit = canary.unit_times("dgxspark-vllm.service", lambda _argv: subprocess.CompletedProcess([], 0, shown, ""))
     assert time.time() - unit.started < 60
+
+
+def runner(answers: dict[str, tuple[int, str]]) -> canary.Runner:
+    """answers: the end of a command to how it ends and what it prints."""
+
+    def run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        line = " ".join(argv)
+        (found,) = [answer for key, answer in answers.items() if key in line]
+        return subprocess.CompletedProcess(list(argv), found[0], found[1], "")
+
+    return run
+
+
+@pytest.mark.parametrize(("sub_state", "starts"), [("start-pre", True), ("auto-restart", False), ("running", False)])
+def test_an_engine_waits_while_ray_waits_for_its_address(sub_state: str, starts: bool):
+    engine = "ActiveState=inactive\nActiveEnterTimestampMonotonic=1\n"
+    answers = {"dgxspark-vllm": (0, engine), "dgxspark-ray": (0, f"SubState={sub_state}\n")}
+    unit = canary.engine_times(runner(answers), True, 0.0)
+    assert (time.time() - unit.started < 60) is starts
+
+
+ACTIVE_FOR_LONG = (0, "ActiveState=active\nActiveEnterTimestampMonotonic=1\n")
+
+
+@pytest.mark.parametrize(
+    ("container", "age"),
+    [
+        ((1, "no such object"), 0),
+        ((0, time.strftime("%Y-%m-%dT%H:%M:%S.123456789Z\n", time.gmtime(time.time() - 600))), 600),
+    ],
+)
+def test_without_ray_an_engine_starts_when_all_hosts_are_there(container: tuple[int, str], age: float):
+    unit = canary.engine_times(runner({"systemctl": ACTIVE_FOR_LONG, "docker": container}), False, 0.0)
+    assert abs(time.time() - unit.started - age) < 60
+
+
+def test_an_engine_that_has_answered_waits_for_nobody():
+    """Its container may be gone, with the program that should have ended frozen."""
+    unit = canary.engine_times(runner({"systemctl": ACTIVE_FOR_LONG, "docker": (1, "")}), False, time.time())
+    assert time.time() - unit.started > 60
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'vllm:generation_tokens_total{engine="0",model_name="m"} 12.0',
+        'vllm:iteration_tokens_total_sum{engine="0"} 1.2e+06',
+        'sglang:realtime_tokens_total{mode="decode",model_name="m"} 12.0',
+        'sglang:inter_token_latency_seconds_count{model_name="m"} 3.0',
+    ],
+)
+def test_counters_that_move_while_the_engine_computes(line: str):
+    assert len(canary._PROGRESS.findall(f"# HELP x\n{line}\nsglang:num_queue_reqs 4.0\n")) == 1
 
 
 # The program

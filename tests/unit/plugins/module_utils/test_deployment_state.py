@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.dgxspark.serving.plugins.module_utils import _deployment_state
 from ansible_collections.dgxspark.serving.plugins.module_utils._deployment_state import differences
 from ansible_collections.dgxspark.serving.plugins.module_utils._model_folder import examine
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import CommandResult
@@ -25,6 +26,8 @@ class Host:
         (model / "config.json").write_text("{}", encoding="utf-8")
         header = json.dumps({"w": {"data_offsets": [0, 1]}}).encode()
         (model / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"x")
+        self.files = {str(self.unit): "[Unit]\n"}
+        self.table = True
         self.state = folder / "deployment.json"
         self.state.write_text(json.dumps({"model_digest": examine(str(model)).digest}), encoding="utf-8")
 
@@ -37,6 +40,8 @@ class Host:
             return CommandResult(0, "1\n", "")
         if line.startswith("docker inspect"):
             return CommandResult(0, json.dumps([self._container()]), "")
+        if line.startswith("nft"):
+            return CommandResult(0 if self.table else 1, "", "" if self.table else "No such file or directory")
         return CommandResult(0, f"LoadState=loaded\nActiveState={self.active}\nUnitFileState={self.enabled}\n", "")
 
     def _container(self) -> dict[str, Any]:
@@ -51,7 +56,7 @@ class Host:
 
     def differences(self) -> list[str]:
         return differences(
-            {str(self.unit): "[Unit]\n"},
+            self.files,
             {"dgxspark-ray.service": "dgxspark-ray"},
             "img",
             "sha256:1",
@@ -90,3 +95,20 @@ def test_each_difference_is_named(tmp_path: Path, spoil: Callable[[Host], object
     spoil(host)
     (found,) = host.differences()
     assert words in found
+
+
+@pytest.mark.parametrize(
+    ("stands", "found"), [(True, []), (False, ["the firewall's table inet dgxspark does not stand"])]
+)
+def test_the_table_of_the_firewall_is_looked_for_where_one_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stands: bool, found: list[str]
+) -> None:
+    """A start of nftables takes it away, and no file is another one."""
+    host = Host(tmp_path)
+    host.table = stands
+    assert host.differences() == [], "none is planned"
+    rules = tmp_path / "firewall.nft"
+    rules.write_text("table", encoding="utf-8")
+    monkeypatch.setattr(_deployment_state, "RULES_FILE", str(rules))
+    host.files[str(rules)] = "table"
+    assert host.differences() == found

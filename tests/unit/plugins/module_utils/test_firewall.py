@@ -11,7 +11,12 @@ import subprocess
 from typing import Any
 
 import pytest
-from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import closed_ports, let_in_arguments, ruleset
+from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import (
+    closed_ports,
+    is_closed,
+    let_in_arguments,
+    ruleset,
+)
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_firewall import parse_nftables
 
 PORTS = {
@@ -23,8 +28,10 @@ PORTS = {
 }
 
 
-def plan(api_port: int = 8000, hosts: int = 2) -> dict[str, Any]:
+def plan(api_port: int = 8000, hosts: int = 2, **more: Any) -> dict[str, Any]:
     return {
+        "firewall": True,
+        "open_ports": [],
         "ports": PORTS,
         "api": {"port": api_port},
         "hosts": [
@@ -34,29 +41,40 @@ def plan(api_port: int = 8000, hosts: int = 2) -> dict[str, Any]:
             }
             for number in range(1, hosts + 1)
         ],
+        **more,
     }
 
 
-def is_closed(port: int, api_port: int = 8000) -> bool:
-    return any(first <= port <= last for first, last in closed_ports(PORTS, api_port))
+def closed(port: int, **more: Any) -> bool:
+    return is_closed(port, closed_ports(plan(**more)))
 
 
 def test_ports_of_the_deployment_are_closed_and_others_are_not():
     for port in (6379, 20000, 20050, 20100, 20104, 20111, 10001, 29500, 32768, 44477, 52365, 60999):
-        assert is_closed(port), port
+        assert closed(port), port
     # SSH, the API, a service of the user, and a port between the ranges.
     for port in (22, 8000, 8102, 5432, 20105, 61000):
-        assert not is_closed(port), port
+        assert not closed(port), port
 
 
 def test_the_api_stays_open_wherever_it_is():
     for port in (20050, 40000, 6379, 32768, 60999):
-        assert not is_closed(port, api_port=port)
-    assert is_closed(40001, api_port=40000) and is_closed(39999, api_port=40000)
+        assert not closed(port, api_port=port)
+    assert closed(40001, api_port=40000) and closed(39999, api_port=40000)
+
+
+def test_ports_that_the_user_names_and_those_of_ssh_stay_open():
+    named = [40022, 25000]
+    assert not any(closed(port, open_ports=named) for port in named)
+    assert closed(40021, open_ports=named) and closed(40023, open_ports=named)
+
+
+def test_without_a_firewall_nothing_is_closed():
+    assert closed_ports(plan(firewall=False)) == [] and ruleset(plan(firewall=False)) == ""
 
 
 def test_ranges_do_not_overlap():
-    ranges = closed_ports({"a": [20000, 20010], "b": 20005, "c": [20011, 20012]}, 8000)
+    ranges = closed_ports(plan(ports={"a": [20000, 20010], "b": 20005, "c": [20011, 20012]}))
     assert (20000, 20012) in ranges
     assert all(one[1] < other[0] for one, other in itertools.pairwise(ranges))
 

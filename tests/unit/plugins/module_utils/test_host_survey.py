@@ -79,7 +79,7 @@ def test_a_firewall_needs_nft(
 ) -> None:
     monkeypatch.setattr(_host_survey.shutil, "which", lambda *_arguments, **_options: found)
     info = CommandResult(0, json.dumps({"ServerVersion": "27.1"}), "")
-    survey = survey_host("host", Needs(firewall=planned), "/nowhere", run=engine(info))
+    survey = survey_host("host", Needs(closed=((32768, 60999),) if planned else ()), "/nowhere", run=engine(info))
     assert [item.id for item in survey.findings if item.id == "HOST.NFT_MISSING"] == expected
 
 
