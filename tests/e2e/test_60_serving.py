@@ -209,12 +209,15 @@ def test_memory_that_falls_below_the_floor_ends_the_engine_and_not_the_host() ->
 
 
 def test_the_ladder_on_vllm_s_own_refusal() -> None:
-    """3.2 MB of KV cache hold three blocks of the attention layer beside the states of the other layers: 3456 tokens."""
+    """3.2 MB of KV cache hold three blocks of the attention layer beside the states of the other layers: 3456 tokens.
+
+    As large as the states are in float32, which vLLM takes by itself on CPUs with AVX-512 BF16 only.
+    """
     lab("mutation", "faulty")
     candidates = [{"image": "vllm-node:faulty", "engine": "vllm", "local": True}]
     asked = {
         "spark_max_model_len": 4096,
-        "spark_engine_arguments": ["--kv-cache-memory-bytes", "3200000"],
+        "spark_engine_arguments": ["--kv-cache-memory-bytes", "3200000", "--mamba-ssm-cache-dtype", "float32"],
         "spark_candidates": candidates,
         "ray_cluster_environment": {"LAB_FAULT": "small-cache"},
     }
