@@ -16,7 +16,6 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import describe
 from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import ruleset
 from ansible_collections.dgxspark.serving.plugins.module_utils._plan import (
-    HIGHEST_PORT,
     PlannedHost,
     PlanOptions,
     PlanRefused,
@@ -96,7 +95,8 @@ class ActionModule(ActionBase):
             rollback=boolean(arguments.get("rollback", True)),
             restore_seconds=int(arguments.get("restore_seconds") or LEASE_SECONDS),
             firewall=boolean(arguments.get("firewall", True)),
-            open_ports=self._open_ports(arguments, hosts, variables),
+            open_ports=arguments.get("open_ports") or (),
+            ssh_ports=self._ssh_ports(hosts, variables),
         )
         host_name = variables["inventory_hostname"]
         self._check_forks(len(hosts))
@@ -119,22 +119,11 @@ class ActionModule(ActionBase):
         return {"changed": False, **plan}
 
     @staticmethod
-    def _open_ports(
-        arguments: Mapping[str, Any], hosts: Sequence[PlannedHost], variables: Mapping[str, Any]
-    ) -> tuple[int, ...]:
-        """What the user names, and the ports by which Ansible comes in."""
-        named = arguments.get("open_ports") or []
-        if not isinstance(named, list):
-            raise AnsibleActionFail(f"spark_open_ports is {named!r}; it must be a list of TCP ports.")
+    def _ssh_ports(hosts: Sequence[PlannedHost], variables: Mapping[str, Any]) -> list[Any]:
+        """The ports by which Ansible comes in, where the inventory says any."""
         own = [variables["hostvars"][host.name] for host in hosts]
-        ssh = [values.get("ansible_port") or values.get("ansible_ssh_port") for values in own]
-        ports = [*named, *(port for port in ssh if port)]
-        wrong = [port for port in ports if not (str(port).isdigit() and 1 <= int(port) <= HIGHEST_PORT)]
-        if wrong:
-            raise AnsibleActionFail(
-                f"{wrong[0]!r} in spark_open_ports (or as ansible_port of a host) is no TCP port; allowed: 1 to {HIGHEST_PORT}."
-            )
-        return tuple(sorted({int(port) for port in ports}))
+        ports = [values.get("ansible_port") or values.get("ansible_ssh_port") for values in own]
+        return [port for port in ports if port]
 
     @staticmethod
     def _check_forks(hosts: int) -> None:

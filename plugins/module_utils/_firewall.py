@@ -32,12 +32,12 @@ RULES_FILE = "/etc/dgxspark/firewall.nft"
 FABRIC_SET = "fabric"
 
 
-def _ranges(ports: Mapping[str, Any]) -> list[tuple[int, int]]:
+def port_ranges(ports: Mapping[str, Any]) -> list[tuple[int, int]]:
     """The ports of a plan: numbers, pairs of the first and the last, and dictionaries of these."""
     found: list[tuple[int, int]] = []
     for value in ports.values():
         if isinstance(value, Mapping):
-            found += _ranges(value)
+            found += port_ranges(value)
         elif isinstance(value, Sequence) and not isinstance(value, str):
             found.append((int(value[0]), int(value[-1])))
         elif value:
@@ -71,14 +71,14 @@ def closed_ports(plan: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Ranges of ports that only hosts of the deployment reach. Empty without a firewall."""
     if not plan["firewall"]:
         return []
-    ranges = _merged([*_ranges(plan["ports"]), *((port, port) for port in UNASKED_PORTS), EPHEMERAL_PORTS])
+    ranges = _merged([*port_ranges(plan["ports"]), *((port, port) for port in UNASKED_PORTS), EPHEMERAL_PORTS])
     for port in (SSH_PORT, int(plan["api"]["port"]), *plan["open_ports"]):
         ranges = _without(ranges, port)
     return ranges
 
 
-def is_closed(port: int, closed: Iterable[tuple[int, int]]) -> bool:
-    return any(first <= port <= last for first, last in closed)
+def is_within(port: int, ranges: Iterable[tuple[int, int]]) -> bool:
+    return any(first <= port <= last for first, last in ranges)
 
 
 def _fabric(hosts: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -9,16 +9,16 @@ PRIVATE to this collection. The closed ranges are wide (ports that the kernel pi
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
-from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import is_closed
+from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import is_within
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_kernel import read_text
 from ansible_collections.dgxspark.serving.plugins.module_utils._process_owner import process_owner
 
-_LOOPBACK = ("127.", "::1", "::ffff:127.")
 # A module is a few processes below the SSH session: shells, sudo, Python.
 _MOST_ANCESTORS = 32
 
@@ -43,7 +43,7 @@ def ssh_port(proc_root: str = "/proc", pid: int | None = None) -> int:
 
 
 def judge_ssh(subject: str, port: int, closed: Iterable[tuple[int, int]]) -> list[Finding]:
-    if not port or not is_closed(port, closed):
+    if not port or not is_within(port, closed):
         return []
     return [
         Finding(
@@ -56,12 +56,17 @@ def judge_ssh(subject: str, port: int, closed: Iterable[tuple[int, int]]) -> lis
     ]
 
 
+def _is_loopback(address: str) -> bool:
+    parsed = ipaddress.ip_address(address)
+    return (getattr(parsed, "ipv4_mapped", None) or parsed).is_loopback
+
+
 def judge_kept(subject: str, listening: Iterable[Mapping[str, Any]], kept: Sequence[str]) -> list[Finding]:
     """listening: rows of the survey, of ports that will be closed; kept: as a teardown names what it keeps."""
     found: dict[int, str] = {}
     for row in listening:
         names = {f"unit {row['systemd_unit']}", f"container {row['container']}"} & set(kept)
-        if names and not str(row["address"]).startswith(_LOOPBACK):
+        if names and not _is_loopback(str(row["address"])):
             found[int(row["port"])] = min(names)
     return [
         Finding(

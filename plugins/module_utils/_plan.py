@@ -21,6 +21,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils._backend import (
     with_backend,
 )
 from ansible_collections.dgxspark.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
+from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import is_within, port_ranges
 from ansible_collections.dgxspark.serving.plugins.module_utils._restore_lease import (
     LEASE_SECONDS,
     SHORTEST_LEASE_SECONDS,
@@ -76,7 +77,7 @@ class PlannedHost:
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What the user may set beside the preset; None means: as the preset says."""
+    """What the user may set beside the preset. open_ports: what the firewall leaves alone; ssh_ports: by which Ansible comes in."""
 
     backend: str = "ray"
     unlisted_holders: str = "fail"
@@ -85,7 +86,8 @@ class PlanOptions:
     rollback: bool = True
     restore_seconds: int = LEASE_SECONDS
     firewall: bool = True
-    open_ports: Sequence[int] = ()
+    open_ports: Sequence[Any] = ()
+    ssh_ports: Sequence[Any] = ()
     stop: Mapping[str, Sequence[str]] = field(default_factory=dict)
     keep: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -268,8 +270,7 @@ def check_options(preset: Mapping[str, Any], options: PlanOptions) -> list[Findi
         findings.append(_not_allowed("spark_backend", options.backend, BACKENDS))
     if options.unlisted_holders not in UNLISTED_HOLDERS:
         findings.append(_not_allowed("spark_unlisted_holders", options.unlisted_holders, UNLISTED_HOLDERS))
-    if not 1 <= options.api_port <= HIGHEST_PORT:
-        findings.append(_not_allowed("spark_api_port", str(options.api_port), (f"1 to {HIGHEST_PORT}",)))
+    findings += check_ports(options)
     for name, selection in (("spark_stop", options.stop), ("spark_keep", options.keep)):
         unknown = sorted(set(selection) - set(SELECTION_KEYS))
         if unknown:
@@ -307,6 +308,33 @@ def check_options(preset: Mapping[str, Any], options: PlanOptions) -> list[Findi
                 f"Leave it out ({LEASE_SECONDS}), or turn the way back off with spark_rollback: false.",
             )
         )
+    return findings
+
+
+def check_ports(options: PlanOptions) -> list[Finding]:
+    """The ports that the user names: numbers of ports, and none that the deployment needs for itself."""
+    named: list[tuple[str, Any]] = [("spark_api_port", options.api_port)]
+    findings = []
+    if isinstance(options.open_ports, (str, Mapping)) or not isinstance(options.open_ports, Sequence):
+        findings.append(_not_allowed("spark_open_ports", str(options.open_ports), ("a list of TCP ports",)))
+    else:
+        named += [("spark_open_ports", port) for port in options.open_ports]
+    named += [("ansible_port", port) for port in options.ssh_ports]
+    own = port_ranges(_ports(options.backend))
+    for variable, port in named:
+        if not (str(port).isdigit() and 1 <= int(port) <= HIGHEST_PORT):
+            findings.append(_not_allowed(variable, str(port), (f"1 to {HIGHEST_PORT}",)))
+        elif is_within(int(port), own):
+            findings.append(
+                Finding(
+                    "PLAN.PORT_OF_THE_DEPLOYMENT",
+                    ERROR,
+                    variable,
+                    f"{variable} is {port}, which the deployment needs for itself: Ray, rendezvous and copies take the ports "
+                    f"{', '.join(str(first) if first == last else f'{first} to {last}' for first, last in own)}.",
+                    "Use another port.",
+                )
+            )
     return findings
 
 
@@ -359,6 +387,10 @@ def engine_arguments(preset: Mapping[str, Any], options: PlanOptions) -> list[st
     return arguments + [str(argument) for argument in engine.get("arguments") or []]
 
 
+def _ports(backend: str) -> dict[str, Any]:
+    return {**backend_ports(backend), "staging": dict(STAGING_PORTS), "trial": TRIAL_PORT}
+
+
 def _api(options: PlanOptions) -> dict[str, Any]:
     bind = options.api_bind or "0.0.0.0"
     local = "127.0.0.1" if bind == "0.0.0.0" else bind
@@ -407,14 +439,10 @@ def build_plan(preset: Mapping[str, Any], hosts: Sequence[PlannedHost], options:
         "environment": {key: str(value) for key, value in (preset["engine"].get("environment") or {}).items()},
         "memory": {**memory_need(preset, world_size), "reserve_gib": float(preset["memory"]["reserve_gib"])},
         "api": _api(options),
-        "ports": {
-            **backend_ports(options.backend),
-            "staging": dict(STAGING_PORTS),
-            "trial": TRIAL_PORT,
-        },
+        "ports": _ports(options.backend),
         "firewall": options.firewall,
         # What the firewall leaves alone beside the API.
-        "open_ports": list(options.open_ports),
+        "open_ports": sorted({int(port) for port in (*options.open_ports, *options.ssh_ports)}),
         "acceptance": dict(preset["acceptance"]),
         "expected": dict(preset.get("expected") or {}),
         "timeouts": dict(preset["timeouts"]),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import (
     closed_ports,
-    is_closed,
+    is_within,
     let_in_arguments,
     ruleset,
 )
@@ -46,7 +46,7 @@ def plan(api_port: int = 8000, hosts: int = 2, **more: Any) -> dict[str, Any]:
 
 
 def closed(port: int, **more: Any) -> bool:
-    return is_closed(port, closed_ports(plan(**more)))
+    return is_within(port, closed_ports(plan(**more)))
 
 
 def test_ports_of_the_deployment_are_closed_and_others_are_not():
@@ -69,7 +69,7 @@ def test_ports_that_the_user_names_and_those_of_ssh_stay_open():
     assert closed(40021, open_ports=named) and closed(40023, open_ports=named)
 
 
-def test_without_a_firewall_nothing_is_closed():
+def test_without_a_firewall_nothing_is_within():
     assert closed_ports(plan(firewall=False)) == [] and ruleset(plan(firewall=False)) == ""
 
 

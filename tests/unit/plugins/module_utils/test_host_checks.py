@@ -12,7 +12,7 @@ from ansible_collections.dgxspark.serving.plugins.module_utils import _host_disk
 from ansible_collections.dgxspark.serving.plugins.module_utils import _host_firewall as firewall
 from ansible_collections.dgxspark.serving.plugins.module_utils import _host_kernel as kernel
 from ansible_collections.dgxspark.serving.plugins.module_utils import _host_runtime as runtime
-from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import is_closed
+from ansible_collections.dgxspark.serving.plugins.module_utils._firewall import is_within
 from ansible_collections.dgxspark.serving.plugins.module_utils._host_needs import PICKED_BY_KERNEL, needs_of
 from ansible_collections.dgxspark.serving.plugins.module_utils._workloads import CommandResult, CommandRunner, units
 
@@ -263,7 +263,7 @@ def test_needs_of_head_and_worker() -> None:
     assert set(worker.probe.peers["192.168.240.12"]) == set(head.probe.ports)
     assert head.needed_gib == {"model": 113.621}
     assert "old.service" in head.units
-    assert is_closed(40021, head.closed) and is_closed(6379, worker.closed) and not is_closed(40022, head.closed)
+    assert is_within(40021, head.closed) and is_within(6379, worker.closed) and not is_within(40022, head.closed)
 
 
 # As nft 1.0.6 prints it.

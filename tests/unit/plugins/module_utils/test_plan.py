@@ -127,12 +127,39 @@ def test_values_that_do_not_fit(preset: dict[str, Any], override: dict[str, Any]
         ({"backend": "slurm"}, "PLAN.VALUE_NOT_ALLOWED"),
         ({"unlisted_holders": "kill"}, "PLAN.VALUE_NOT_ALLOWED"),
         ({"api_port": 70000}, "PLAN.VALUE_NOT_ALLOWED"),
+        ({"open_ports": 22}, "PLAN.VALUE_NOT_ALLOWED"),
+        ({"open_ports": "22"}, "PLAN.VALUE_NOT_ALLOWED"),
+        ({"open_ports": [0]}, "PLAN.VALUE_NOT_ALLOWED"),
+        ({"open_ports": ["ssh"]}, "PLAN.VALUE_NOT_ALLOWED"),
+        ({"ssh_ports": ["-1"]}, "PLAN.VALUE_NOT_ALLOWED"),
         ({"stop": {"containers": ["embeddings"]}, "keep": {"containers": ["embeddings"]}}, "PLAN.STOP_AND_KEEP"),
         ({"stop": {"pods": ["a"]}}, "PLAN.VALUE_NOT_ALLOWED"),
     ],
 )
 def test_run_variables_that_are_not_allowed(preset: dict[str, Any], options: dict[str, Any], expected: str) -> None:
     assert expected in refusal(preset, [HEAD, WORKER], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "variable"),
+    [
+        # Ray's GCS, the middle of its workers' range, torch's store of mp, the copy of the image, the trial.
+        ({"open_ports": [50000, 6379]}, "spark_open_ports is 6379"),
+        ({"api_port": 20050}, "spark_api_port is 20050"),
+        ({"api_port": 20120, "backend": "mp"}, "spark_api_port is 20120"),
+        ({"open_ports": ["20110"]}, "spark_open_ports is 20110"),
+        ({"ssh_ports": ["20112"]}, "ansible_port is 20112"),
+    ],
+)
+def test_ports_that_the_deployment_needs_for_itself(
+    preset: dict[str, Any], options: dict[str, Any], variable: str
+) -> None:
+    assert refusal(preset, [HEAD, WORKER], **options)["PLAN.PORT_OF_THE_DEPLOYMENT"].startswith(variable)
+
+
+def test_ports_of_the_other_backend_are_free(preset: dict[str, Any]) -> None:
+    plan = build_plan(preset, [HEAD, WORKER], PlanOptions(backend="mp", open_ports=[20050, 40022], ssh_ports=["40022"]))
+    assert plan["open_ports"] == [20050, 40022]
 
 
 def test_everything_is_reported_at_once(preset: dict[str, Any]) -> None:
