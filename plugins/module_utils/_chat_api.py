@@ -41,7 +41,12 @@ class Streamed:
 
     @property
     def tokens_per_second(self) -> float:
-        """After the first token, which also waits for the prompt."""
+        """After the first token, which also waits for the prompt.
+
+        Of an answer in one piece (an engine merges what waits for a busy API process) it is of the whole time: less than the true number.
+        """
+        if self.pieces < 2:
+            return round(self.tokens / self.seconds, 2) if self.seconds > 0 else 0.0
         rest = self.seconds - self.first_token_seconds
         return round((self.tokens - 1) / rest, 2) if self.tokens > 1 and rest > 0 else 0.0
 

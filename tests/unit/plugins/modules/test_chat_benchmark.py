@@ -114,6 +114,17 @@ def test_a_stream_is_measured_from_its_first_token():
     assert (answer.first_token_seconds, answer.seconds, answer.tokens_per_second) == (0.5, 2.0, 2.0)
 
 
+def test_an_answer_in_one_piece_is_not_taken_for_a_fast_one():
+    """vLLM merges the tokens that wait for its API process: nothing comes after the first piece then."""
+    times = iter([11.999, 12.0])
+    lines = [
+        b'data: {"choices": [{"delta": {"content": "two and two is four"}}]}',
+        b'data: {"choices": [], "usage": {"completion_tokens": 6}}',
+        b"data: [DONE]",
+    ]
+    assert read_stream(lines, 10.0, lambda: next(times)).tokens_per_second == 3.0
+
+
 def test_several_streams_at_a_time(api):
     api.awaited = 3
     row = measure(LOAD, 3, ChatApi(api.url, KEY).stream)
