@@ -261,15 +261,31 @@ def assert_only_ssh_and_the_api_answer(expected: set[int]) -> None:
     assert set(seen.values()) <= {"filtered", "closed"}, seen
 
 
+@contextmanager
+def docker_fails_once(host: str) -> Iterator[None]:
+    """The host's Docker Engine fails its first start after the next boot, and is started again by systemd."""
+    folder, failed = "/etc/systemd/system/docker.service.d", "/run/docker-failed-once"
+    unit = f"[Service]\nExecStartPre=/bin/sh -c 'test -e {failed} || {{ touch {failed}; exit 1; }}'\n"
+    on(host, "mkdir", "-p", folder)
+    on(host, "sh", "-c", f'printf %s "$1" > {folder}/fails-once.conf', "sh", unit)
+    try:
+        yield
+        on(host, "test", "-e", failed)
+    finally:
+        on(host, "rm", "-r", folder)
+        on(host, "systemctl", "daemon-reload")
+
+
 def reboot_both(order: tuple[str, str], limit_seconds: float) -> None:
-    """Stop both hosts, start them one after the other, and wait until the model answers again."""
-    for host in order:
-        subprocess.run(["docker", "stop", "-t", "90", host], check=True, stdout=subprocess.DEVNULL)
-    for host in order:
-        subprocess.run(["docker", "start", host], check=True, stdout=subprocess.DEVNULL)
-        # The second host is still off when the first is up.
-        time.sleep(15)
-    seconds = wait_until(answers, limit_seconds)
+    """Stop both hosts, start them one after the other, and wait until the model answers again. The second one has trouble with Docker."""
+    with docker_fails_once(order[1]):
+        for host in order:
+            subprocess.run(["docker", "stop", "-t", "90", host], check=True, stdout=subprocess.DEVNULL)
+        for host in order:
+            subprocess.run(["docker", "start", host], check=True, stdout=subprocess.DEVNULL)
+            # The second host is still off when the first is up.
+            time.sleep(15)
+        seconds = wait_until(answers, limit_seconds)
     print(f"serving again {seconds:.0f} s after the second host was started")
 
 
